@@ -1,0 +1,1 @@
+"""Inner loops: arrays in, arrays filled; no checks, no files, no surprises."""
