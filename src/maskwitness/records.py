@@ -155,6 +155,7 @@ class Scores:
     residual: Float64[np.ndarray, " patches"]
     witnesses: Int64[np.ndarray, " patches"]
     reason: Shaped[np.ndarray, " patches"]  # object array of str, "" where scored
+    usual_area: Float64[np.ndarray, " patches"]  # median of the witnesses' masks, in samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,299 @@
+"""The command line: parse, call, print. Everything heavy is imported inside the commands."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from maskwitness.errors import ConfigError, MaskwitnessError, explain
+
+app = typer.Typer(
+    name="maskwitness",
+    help="Find annotation errors in vessel segmentation data sets that were drawn only once.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Scans worked on at the same time. [default: one a core]"),
+]
+
+
+def main() -> None:
+    """Run the command line: exit 0 done, 1 there is something to complain of, 2 used wrongly."""
+    try:
+        app()
+    except MaskwitnessError as error:
+        print(f"maskwitness: {explain(error)}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from maskwitness import __version__
+
+        print(f"maskwitness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def audit(
+    dataset: Annotated[
+        Path | None,
+        typer.Argument(
+            help="An nnU-Net raw folder, an ImageCAS folder, a decathlon or MONAI datalist "
+            "(.json), or a table (.csv, .parquet) with the columns image and mask.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The run directory to write or continue.")
+    ] = ...,  # type: ignore[assignment]
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of images, instead of DATASET.")
+    ] = None,
+    masks: Annotated[
+        Path | None, typer.Option(help="The folder of masks with the same file names.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="A named configuration: paper.")] = "paper",
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, on top of the preset.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting, on top of all, like patches.extent_mm=6."),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Label values that are vessel, like 1,2. [default: any but 0]"),
+    ] = None,
+    workers: Workers = None,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Replace what other settings or data made stale.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Audit a data set: scores, findings and quality maps. Run again, it goes on where it stopped.
+
+    Example: `maskwitness audit Dataset001_Vessels -o run --label 1`
+    """
+    from maskwitness import screen
+    from maskwitness.run import audit as audit_dataset
+
+    chosen = _config(preset, config, settings, label)
+    with screen.progress() as tell:
+        run = audit_dataset(
+            dataset,
+            output,
+            images=images,
+            masks=masks,
+            config=chosen,
+            workers=workers,
+            redo=redo,
+            progress=tell,
+        )
+    _answer(json_, screen.audit_facts(run), lambda: screen.show_audit(run))
+    if not run.summary["scans_audited"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def info(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    json_: Json = False,
+) -> None:
+    """Say what a run directory holds: scans, refusals, counts, worst places, settings.
+
+    Example: `maskwitness info run`
+    """
+    from maskwitness import screen
+    from maskwitness.run import open_run
+
+    opened = open_run(run)
+    _answer(json_, screen.info_facts(opened), lambda: screen.show_info(opened))
+
+
+@app.command()
+def phantom(
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything.")],
+    scans: Annotated[int, typer.Option(min=1, help="How many scans.")] = 12,
+    size: Annotated[str, typer.Option(help="small, medium or imagecas (512 × 512 × 275).")] = (
+        "small"
+    ),
+    noise: Annotated[
+        str, typer.Option(help="Planted errors: none, local, heavy or systematic.")
+    ] = "local",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+    oblique_bias: Annotated[
+        float, typer.Option(min=1.0, help="How many times likelier errors are on oblique vessels.")
+    ] = 1.0,
+    thin_bias: Annotated[
+        float, typer.Option(min=1.0, help="How many times likelier errors are on thin vessels.")
+    ] = 1.0,
+    workers: Workers = None,
+    json_: Json = False,
+) -> None:
+    """Make a data set with planted, known annotation errors, and its truth.
+
+    Example: `maskwitness phantom data --scans 24 --seed 7`
+    """
+    from maskwitness import screen
+
+    values = {
+        "scans": scans,
+        "size": size,
+        "noise": noise,
+        "seed": seed,
+        "oblique_bias": oblique_bias,
+        "thin_bias": thin_bias,
+    }
+    with screen.progress() as tell:
+        _write_phantom(out, values, workers, tell)
+    _answer(json_, {"phantom": str(out), **values}, lambda: screen.show_phantom(out))
+
+
+@app.command()
+def judge(
+    run: Annotated[Path, typer.Argument(help="The run directory of an audited phantom.")],
+    truth: Annotated[Path, typer.Option(help="The phantom's folder.")],
+    json_: Json = False,
+) -> None:
+    """Say how well a run found the errors that were planted in a phantom.
+
+    Example: `maskwitness judge run --truth data`
+    """
+    from maskwitness import screen
+    from maskwitness.run import open_run
+
+    opened = open_run(run)
+    judgement = _judge(opened, truth)
+    _answer(json_, judgement.to_dict(), lambda: screen.show_judgement(judgement))
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where data and run go; must not exist.")
+    ] = Path("demo"),
+    scans: Annotated[int, typer.Option(min=2, help="How many phantom scans.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Of the phantom.")] = 0,
+    workers: Workers = None,
+    json_: Json = False,
+) -> None:
+    """Show the whole thing in about a minute: phantom, audit, judge.
+
+    Example: `maskwitness demo`
+    """
+    from maskwitness import screen
+    from maskwitness.run import audit as audit_dataset
+
+    place = _free_place(output)
+    data, run_folder = place / "data", place / "run"
+    with screen.progress() as tell:
+        _write_phantom(data, {"scans": scans, "seed": seed}, workers, tell)
+        run = audit_dataset(data, run_folder, workers=workers, progress=tell)
+        tell("judge", 0, 1)
+        judgement = _judge(run, data)
+        tell("judge", 1, 1)
+    facts = {**screen.audit_facts(run), "judgement": judgement.to_dict(), "data": str(data)}
+    _answer(json_, facts, lambda: screen.show_demo(run, judgement, data))
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="What to measure: scan.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each step; the best counts.")] = 3,
+    json_: Json = False,
+) -> None:
+    """Measure speed on this machine, beside what one would use instead.
+
+    Example: `maskwitness bench scan`
+    """
+    from maskwitness import bench as benches
+    from maskwitness import screen
+
+    if name not in benches.BENCHES:
+        message = f"there is no benchmark {name!r}; there is {', '.join(benches.BENCHES)}"
+        raise ConfigError(message)
+    result = benches.BENCHES[name](repeats)
+    _answer(json_, result, lambda: screen.show_bench(result))
+
+
+def _config(preset: str, path: Path | None, settings: list[str] | None, label: str | None) -> Any:
+    from maskwitness import config
+
+    chosen = config.preset(preset)
+    if path is not None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"the settings in {path} cannot be read: {error}"
+            raise ConfigError(message) from error
+        chosen = config.from_toml(text, chosen)
+    if label is not None:
+        settings = [f"data.labels=[{label}]", *(settings or [])]
+    return config.with_settings(chosen, settings or [])
+
+
+def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
+    import os
+
+    from maskwitness.phantom import PhantomSettings, write_phantom
+
+    settings = PhantomSettings(**values)
+    write_phantom(
+        out,
+        settings,
+        workers=workers or os.cpu_count() or 1,
+        on_scan=lambda done, total: tell("phantom", done, total),
+    )
+
+
+def _judge(run: Any, truth: Path) -> Any:
+    from maskwitness.judge import judge_run
+
+    scores = run.scores
+    points = {name: scores[name].to_numpy() for name in ("scan", "x_mm", "y_mm", "z_mm", "score")}
+    findings = [
+        {
+            "scan": row["scan"],
+            "centre_mm": tuple(row[f"centre_{axis}_mm"] for axis in "xyz"),
+            "worst_score": row["worst_score"],
+        }
+        for row in run.findings.to_pylist()
+    ]
+    return judge_run(points, findings, run.quality, truth)
+
+
+def _free_place(output: Path) -> Path:
+    # A second demo goes beside the first: nothing that is there is overwritten.
+    place, number = output, 1
+    while place.exists() and any(place.iterdir()):
+        number += 1
+        place = output.with_name(f"{output.name}-{number}")
+    return place
+
+
+def _answer(as_json: bool, facts: dict[str, Any], show: Any) -> None:
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+    else:
+        show()

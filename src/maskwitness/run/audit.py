@@ -1,0 +1,304 @@
+"""The audit, stage by stage: patches, pairs, scores, quality.
+
+Each stage has a key, the digest of everything its result depends on. A stage whose key stands in
+``run.json`` is finished and not done again; that is the whole of resuming. Other settings or
+changed data give other keys: that is said, and nothing is replaced unless the user asks for it.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from maskwitness.config import Config, as_dict, differences, digest_of, from_dict, preset
+from maskwitness.errors import ConfigError, InputError, StoreError
+from maskwitness.io.datasets import Case, Dataset, find_cases, find_cases_in
+from maskwitness.io.store import FORMAT, Lock, PairWriter, RunFolder, is_run
+from maskwitness.io.tables import read_table
+from maskwitness.io.volumes import file_digest, write_volume
+from maskwitness.join import range_pairs
+from maskwitness.quality import paint_quality
+from maskwitness.run.extract import extract, stamp_of
+from maskwitness.run.opened import Run, open_run
+from maskwitness.run.scoring import read_bank, write_scores
+
+STAGES = ("patches", "pairs", "scores", "quality")
+
+
+class Progress(Protocol):
+    """What is told while an audit runs: the stage, how much of it is done, of how much."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Take note; called from the thread that called the audit."""
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    pass
+
+
+def audit(
+    dataset: str | Path | None = None,
+    run: str | Path | None = None,
+    *,
+    images: str | Path | None = None,
+    masks: str | Path | None = None,
+    config: Config | Mapping[str, Any] | str = "paper",
+    workers: int | None = None,
+    redo: bool = False,
+    progress: Progress = _silent,
+) -> Run:
+    """Audit a data set into a run directory and return the opened run.
+
+    Parameters
+    ----------
+    dataset
+        An nnU-Net raw folder, an ImageCAS folder, a decathlon or MONAI datalist, or a table with
+        the columns image and mask. Instead of it, ``images`` and ``masks`` name two folders.
+    run
+        The run directory to write. One that was begun is continued, a finished one only opened.
+    config
+        A preset's name, a whole :class:`~maskwitness.config.Config`, or tables of settings such as
+        ``{"preset": "paper", "patches": {"extent_mm": 6.0}}``.
+    workers
+        Scans read at the same time; none given: one a core. The result does not depend on it.
+    redo
+        Replace what other settings or changed data have made stale, instead of refusing.
+    """
+    if run is None:
+        message = "an audit needs a run directory to write: run='...'"
+        raise ConfigError(message)
+    settings = _settings(config)
+    found = _find(dataset, images, masks)
+    root = Path(run)
+    if root.exists() and not is_run(root) and (not root.is_dir() or any(root.iterdir())):
+        message = f"{root} is there already and is no run directory; choose another place"
+        raise StoreError(message)
+    root.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(root)
+    with Lock(folder):
+        _Audit(folder, found, settings, workers or os.cpu_count() or 1, progress).run(redo)
+    return open_run(root)
+
+
+def _settings(config: Config | Mapping[str, Any] | str) -> Config:
+    if isinstance(config, Config):
+        return config
+    return preset(config) if isinstance(config, str) else from_dict(config)
+
+
+def _find(
+    dataset: str | Path | None, images: str | Path | None, masks: str | Path | None
+) -> Dataset:
+    if dataset is not None and images is None and masks is None:
+        return find_cases(Path(dataset))
+    if dataset is None and images is not None and masks is not None:
+        return find_cases_in(Path(images), Path(masks))
+    message = "name either a data set, or a folder of images and a folder of masks"
+    raise InputError(message)
+
+
+@dataclass(slots=True)
+class _Audit:
+    folder: RunFolder
+    dataset: Dataset
+    config: Config
+    workers: int
+    progress: Progress
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, redo: bool) -> None:
+        self.state = self.folder.read_state()
+        changed = self._changed_data()
+        self._refuse_stale(changed, redo)
+        if changed:
+            self.state = {}
+        self.state = {
+            "maskwitness": _version(),
+            "created": self.state.get("created", _now()),
+            "config": as_dict(self.config),
+            "config_digest": self.config.digest(),
+            "dataset": self.state.get("dataset", {}),
+            "stages": self.state.get("stages", {}),
+            "summary": self.state.get("summary", {}),
+        }
+        self._do("patches", self._patches)
+        if self.state["summary"]["scans_audited"]:
+            self._do("pairs", self._pairs)
+            self._do("scores", self._scores)
+            self._do("quality", self._quality)
+            shutil.rmtree(self.folder.work, ignore_errors=True)
+
+    def _changed_data(self) -> list[str]:
+        if "patches" not in self.state.get("stages", {}):
+            return []
+        rows = {
+            row["name"]: row for row in read_table(self.folder.path("scans.parquet")).to_pylist()
+        }
+        return list(_changes(rows, self.dataset.cases))
+
+    def _refuse_stale(self, changed: list[str], redo: bool) -> None:
+        if redo or not self.state:
+            return
+        other = differences(
+            _without_memory(self.state.get("config", {})), _without_memory(as_dict(self.config))
+        )
+        for title, lines in (("with other settings", other), ("from other data", changed)):
+            if lines:
+                listed = "\n".join(f"  {line}" for line in lines[:20])
+                more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
+                message = (
+                    f"{self.folder.root} was made {title}:\n{listed}{more}\n"
+                    "Choose another place with -o, or say --redo to replace what is stale."
+                )
+                raise ConfigError(message)
+
+    def _do(self, stage: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        if stage in self.state["stages"] and self.state["stages"][stage]["key"] == self._key(stage):
+            return
+        later = STAGES[STAGES.index(stage) :]
+        self.state["stages"] = {
+            name: kept for name, kept in self.state["stages"].items() if name not in later
+        }
+        self.folder.write_state(self.state)
+        begun = time.monotonic()
+        self.state["summary"] |= work()
+        if stage != "patches" or self.state["summary"]["scans_audited"]:
+            seconds = round(time.monotonic() - begun, 3)
+            self.state["stages"][stage] = {
+                "key": self._key(stage), "finished": _now(), "seconds": seconds
+            }  # fmt: skip
+        self.folder.write_state(self.state)
+
+    def _key(self, stage: str) -> str:
+        # Each stage depends on its own settings and on the stage before it.
+        settings = _without_memory(as_dict(self.config))
+        own = {
+            "patches": {**settings["data"], **settings["patches"]},
+            "pairs": settings["join"],
+            "scores": {**settings["residuals"], **settings["findings"]},
+            "quality": settings["quality"],
+        }[stage]
+        before = STAGES.index(stage) - 1
+        basis = self._key(STAGES[before]) if before >= 0 else self.state["dataset"]
+        return digest_of([FORMAT, stage, own, basis])
+
+    def _patches(self) -> Mapping[str, Any]:
+        rows = extract(
+            self.dataset.cases,
+            self.config,
+            self.folder,
+            self.workers,
+            lambda done, total: self.progress("patches", done, total),
+        )
+        audited = [row for row in rows if row["status"] == "audited"]
+        content = sorted([row["name"], row["image_sha256"], row["mask_sha256"]] for row in audited)
+        self.state["dataset"] = {
+            "kind": self.dataset.kind,
+            "root": str(self.dataset.root),
+            "notes": list(self.dataset.notes),
+            "fingerprint": digest_of(content),
+        }
+        return {
+            "scans": len(rows),
+            "scans_audited": len(audited),
+            "patches": sum(row["points"] for row in audited),
+            **self._fit(len(audited)),
+        }
+
+    def _fit(self, audited: int) -> Mapping[str, Any]:
+        # How many points lie in vessels that are wider than the patch.
+        if not audited:
+            return {}
+        radius = read_table(self.folder.path("patches.parquet"), ["radius_mm"])["radius_mm"]
+        wide = radius.to_numpy() * 2 > self.config.patches.extent_mm
+        return {
+            "wider_than_patch": int(wide.sum()),
+            "widest_mm": round(float(radius.to_numpy().max()) * 2, 3),
+        }
+
+    def _pairs(self) -> Mapping[str, Any]:
+        bank = read_bank(self.folder, self.config)
+        store = self.folder.fresh("pairs.zarr")
+        writer = PairWriter(store, len(bank.image))
+        for pairs in range_pairs(bank, self.config.join):
+            writer.append(pairs)
+            self.progress("pairs", pairs.first + len(pairs.offset) - 1, len(bank.image))
+        count = writer.close()
+        self.folder.move_in(store, "pairs.zarr")
+        return {"pairs": count}
+
+    def _scores(self) -> Mapping[str, Any]:
+        return write_scores(
+            self.folder, self.config, lambda done, total: self.progress("scores", done, total)
+        )
+
+    def _quality(self) -> Mapping[str, Any]:
+        scans = read_table(self.folder.path("scans.parquet")).to_pylist()
+        audited = [row for row in scans if row["status"] == "audited"]
+        # Maps of an interrupted audit are kept: the folder carries the key of the stage.
+        aside = self.folder.work / f"quality-{self._key('quality')[:16]}"
+        aside.mkdir(parents=True, exist_ok=True)
+        scores = read_table(self.folder.path("scores.parquet"), ["x_mm", "y_mm", "z_mm", "score"])
+        points_mm = np.stack([scores[f"{axis}_mm"].to_numpy() for axis in "xyz"], axis=1)
+        score = scores["score"].to_numpy().astype(np.float64)
+        ends = np.cumsum([row["points"] for row in audited])
+
+        def paint(row: Mapping[str, Any], end: int) -> None:
+            place = aside / f"{row['name']}.nii.gz"
+            if place.exists():
+                return
+            own = slice(end - row["points"], end)
+            i, j, k = row["shape"]
+            affine = np.array(row["affine"]).reshape(4, 4)
+            quality = paint_quality(
+                points_mm[own], score[own], (i, j, k), affine, self.config.quality
+            )
+            write_volume(place, quality, affine)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            tasks = [
+                pool.submit(paint, row, int(end)) for row, end in zip(audited, ends, strict=True)
+            ]
+            for done, task in enumerate(as_completed(tasks), start=1):
+                task.result()
+                self.progress("quality", done, len(tasks))
+        self.folder.move_in(aside, "quality")
+        return {}
+
+
+def _changes(rows: Mapping[str, Mapping[str, Any]], cases: Sequence[Case]) -> Iterable[str]:
+    for case in cases:
+        row = rows.get(case.name)
+        if row is None:
+            yield f"{case.name} is new"
+            continue
+        for what, path in (("image", case.image), ("mask", case.mask)):
+            if row[f"{what}_stamp"] == stamp_of(path) and row[what] == str(path):
+                continue
+            if row[f"{what}_sha256"] is None or file_digest(path) != row[f"{what}_sha256"]:
+                yield f"{case.name}: the {what} has changed ({path})"
+    for name in sorted(rows.keys() - {case.name for case in cases}):
+        yield f"{name} is gone"
+
+
+def _without_memory(config: Mapping[str, Any]) -> dict[str, Any]:
+    # How much the join may hold changes nothing in its result.
+    join = {key: value for key, value in config.get("join", {}).items() if key != "memory_mb"}
+    return {**config, "join": join}
+
+
+def _version() -> str:
+    from maskwitness import __version__
+
+    return __version__
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,181 @@
+"""Scans to patches on disk: each scan is read, described and saved on its own, then all are joined.
+
+A scan's part is finished when its ``.json`` is there; an audit that was interrupted goes on with
+the parts it has. A scan that cannot be audited becomes a row with its reason, and the others go on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from maskwitness.config import Config, as_dict, digest_of
+from maskwitness.errors import GeometryError, InputError, explain
+from maskwitness.geometry import spacing_mm
+from maskwitness.io.datasets import Case
+from maskwitness.io.store import PatchWriter, RunFolder
+from maskwitness.io.tables import PATCHES, SCANS, table_of, write_table
+from maskwitness.io.volumes import file_digest, read_scan
+from maskwitness.pipeline import describe
+from maskwitness.records import Description
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where the description of one scan waits to be joined with the others."""
+
+    folder: Path
+    index: int
+
+    @property
+    def arrays(self) -> Path:
+        """Patches and all that was measured on them."""
+        return self.folder / f"{self.index:06d}.npz"
+
+    @property
+    def row(self) -> Path:
+        """The scan's row of scans.parquet, and the key it was made under."""
+        return self.folder / f"{self.index:06d}.json"
+
+
+def extract(
+    cases: Sequence[Case],
+    config: Config,
+    folder: RunFolder,
+    workers: int,
+    on_scan: Callable[[int, int], None],
+) -> list[Row]:
+    """Write scans.parquet, patches.parquet and patches.zarr; return the rows of the scans."""
+    parts = folder.work / "scans"
+    parts.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = [{}] * len(cases)
+    with ThreadPoolExecutor(workers) as pool:
+        tasks = {
+            pool.submit(_extract_scan, case, Part(parts, n), config): n
+            for n, case in enumerate(cases)
+        }
+        try:
+            for done, task in enumerate(as_completed(tasks), start=1):
+                rows[tasks[task]] = {"scan": tasks[task], **task.result()}
+                on_scan(done, len(cases))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    if any(row["status"] == "audited" for row in rows):
+        _join_parts(rows, parts, folder)
+    columns = {name: [row[name] for row in rows] for name in SCANS}
+    write_table(folder.path("scans.parquet"), table_of(columns, SCANS))
+    return rows
+
+
+def stamp_of(path: Path) -> str:
+    """Return size and time of change of a file, or of what lies in a folder: cheap to compare."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        stats = [file.stat() for file in files]
+    except OSError:
+        return "missing"
+    total, latest = sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)
+    return f"{len(stats)}:{total}:{latest}"
+
+
+def _extract_scan(case: Case, part: Part, config: Config) -> Row:
+    stamps = {"image_stamp": stamp_of(case.image), "mask_stamp": stamp_of(case.mask)}
+    settings = {step: as_dict(config)[step] for step in ("data", "patches")}
+    key = digest_of([case.name, str(case.image), str(case.mask), stamps, settings])
+    try:
+        kept = json.loads(part.row.read_text(encoding="utf-8"))
+        if kept["key"] == key:
+            return kept["row"]
+    except (OSError, ValueError, KeyError):
+        pass
+    row: Row = {"name": case.name, "image": str(case.image), "mask": str(case.mask), **stamps}
+    try:
+        row |= _describe_into(case, part, config)
+    except (InputError, GeometryError) as error:
+        return dict.fromkeys(SCANS) | row | {"status": "refused", "reason": explain(error)}
+    row |= {"status": "audited", "reason": ""}
+    _write_aside(part.row, json.dumps({"key": key, "row": row}).encode())
+    return row
+
+
+def _describe_into(case: Case, part: Part, config: Config) -> Row:
+    scan = read_scan(case, config.data.labels)
+    description = describe(scan, config.patches)
+    aside = part.arrays.with_suffix(".part.npz")
+    np.savez(aside, **_columns(description))  # type: ignore[arg-type]
+    aside.replace(part.arrays)
+    return {
+        "image_sha256": file_digest(case.image),
+        "mask_sha256": file_digest(case.mask),
+        "shape": list(scan.image.shape),
+        "spacing_mm": spacing_mm(scan.affine).tolist(),
+        "affine": scan.affine.ravel().tolist(),
+        "points": len(description.graph.branch),
+    }
+
+
+def _columns(description: Description) -> dict[str, np.ndarray]:
+    graph, frames, patches = description.graph, description.frames, description.patches
+    vectors = {"t": frames.tangent, "n": frames.normal, "b": frames.binormal}
+    return {
+        "image": patches.image,
+        "mask": patches.mask,
+        "branch": graph.branch,
+        "order": graph.order,
+        **{f"{axis}_mm": graph.points_mm[:, n] for n, axis in enumerate("xyz")},
+        **{f"{v}_{axis}": vectors[v][:, n] for v in "tnb" for n, axis in enumerate("xyz")},
+        "arc_mm": graph.arc_mm,
+        "radius_mm": graph.radius_mm,
+        "area_mm2": patches.area_mm2,
+        "lumen_hu": patches.lumen_hu,
+        "angle_deg": patches.angle_deg,
+        "hu_low": patches.low_hu,
+        "hu_high": patches.high_hu,
+        "outside": patches.outside,
+        "has_image": patches.has_image,
+    }
+
+
+def _join_parts(rows: Sequence[Row], parts: Path, folder: RunFolder) -> None:
+    # One scan in memory at a time, whatever their number.
+    total = sum(row["points"] for row in rows if row["status"] == "audited")
+    store = folder.fresh("patches.zarr")
+    aside = folder.path(".patches.parquet.part")
+    writer: PatchWriter | None = None
+    first = 0
+    with pq.ParquetWriter(aside, table_of({name: [] for name in PATCHES}, PATCHES).schema) as tables:
+        for row, arrays in _audited(rows, parts):
+            image, mask = arrays.pop("image"), arrays.pop("mask")
+            if writer is None:
+                writer = PatchWriter(store, total, image.shape[1], mask.shape[1])
+            writer.append(image, mask)
+            points = len(image)
+            arrays["patch"] = np.arange(first, first + points)
+            arrays["scan"] = np.full(points, row["scan"])
+            tables.write_table(table_of(arrays | {"name": [row["name"]] * points}, PATCHES))
+            first += points
+    if writer is not None:
+        writer.close()
+    folder.move_in(store, "patches.zarr")
+    aside.replace(folder.path("patches.parquet"))
+
+
+def _audited(rows: Sequence[Row], parts: Path) -> Iterator[tuple[Row, dict[str, Any]]]:
+    for row in rows:
+        if row["status"] == "audited":
+            with np.load(Part(parts, row["scan"]).arrays, allow_pickle=False) as arrays:
+                yield row, dict(arrays)
+
+
+def _write_aside(path: Path, content: bytes) -> None:
+    aside = path.with_suffix(".part")
+    aside.write_bytes(content)
+    aside.replace(path)

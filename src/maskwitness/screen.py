@@ -1,0 +1,269 @@
+"""What the terminal shows: progress while it works, tables when it is done.
+
+Progress goes to stderr and only to a terminal; results go to stdout, so that both can be piped.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from maskwitness.judge import Judgement
+from maskwitness.run import Run
+from maskwitness.run.audit import Progress as Tell
+
+TITLES = {
+    "phantom": "making scans",
+    "patches": "cutting patches (scans)",
+    "pairs": "finding witnesses (patches)",
+    "scores": "scoring (patches)",
+    "quality": "painting quality maps (scans)",
+    "judge": "judging",
+}
+SHOWN = 10  # findings listed on the screen; all are in findings.parquet
+
+
+@contextmanager
+def progress() -> Iterator[Tell]:
+    """Show a bar for each stage while the block runs; nothing where nobody watches."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    bars: dict[str, Any] = {}
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as shown:
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in bars:
+                bars[stage] = shown.add_task(TITLES.get(stage, stage), total=total)
+            shown.update(bars[stage], completed=done, total=total)
+
+        yield tell
+
+
+def audit_facts(run: Run) -> dict[str, Any]:
+    """Return an audit's outcome for a machine."""
+    scans = run.scans.select(["name", "status", "reason"]).to_pylist()
+    refused = [
+        {"scan": s["name"], "reason": s["reason"]} for s in scans if s["status"] != "audited"
+    ]
+    finished = "scores" in run.state["stages"]
+    return {
+        "run": str(run.path),
+        **run.summary,
+        "refused": refused,
+        "worst": run.findings.slice(0, SHOWN).to_pylist() if finished else [],
+    }
+
+
+def info_facts(run: Run) -> dict[str, Any]:
+    """Return all of run.json and the outcome for a machine."""
+    return {**run.state, **audit_facts(run)}
+
+
+def show_audit(run: Run) -> None:
+    """Print the outcome of an audit."""
+    console = Console()
+    _print_refused(console, run)
+    if "scores" not in run.state["stages"]:
+        console.print("No scan could be audited.", style="bold")
+        return
+    _print_counts(console, run)
+    _print_worst(console, run)
+    _print_files(console, run)
+
+
+def show_info(run: Run) -> None:
+    """Print what a run holds, its stages and its settings."""
+    console = Console()
+    state = run.state
+    console.print(f"[bold]{run.path}[/bold]  made by maskwitness {state['maskwitness']}")
+    dataset = state["dataset"]
+    console.print(f"data set: {dataset.get('root', '?')} ({dataset.get('kind', '?')})")
+    stages = Table(title="Stages", title_justify="left")
+    stages.add_column("stage")
+    stages.add_column("finished")
+    stages.add_column("seconds", justify="right")
+    for name, stage in state["stages"].items():
+        stages.add_row(name, stage["finished"], f"{stage['seconds']:.1f}")
+    console.print(stages)
+    settings = Table(title=f"Settings (preset {state['config']['preset']})", title_justify="left")
+    settings.add_column("setting")
+    settings.add_column("value")
+    for step, values in state["config"].items():
+        if isinstance(values, dict):
+            for key, value in values.items():
+                settings.add_row(f"{step}.{key}", str(value))
+    console.print(settings)
+    if "patches" in state["stages"]:
+        show_audit(run)
+
+
+def show_phantom(out: Path) -> None:
+    """Say what was made and what to do with it."""
+    Console().print(
+        f"A data set is in {out}, its truth in {out / 'truth'}.\n"
+        f"Next: maskwitness audit {out} -o RUN, then maskwitness judge RUN --truth {out}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def show_judgement(judgement: Judgement) -> None:
+    """Print how well the planted errors were found."""
+    _print_judgement(Console(), judgement)
+
+
+def show_demo(run: Run, judgement: Judgement, data: Path) -> None:
+    """Print the demo's outcome, for somebody who sees all this for the first time."""
+    console = Console()
+    console.print(
+        "\nTwelve synthetic scans were made, with annotation errors planted in their masks; then "
+        "they\nwere audited without being told where the errors are.\n".replace(
+            "Twelve", str(run.summary["scans"])
+        )
+    )
+    _print_counts(console, run)
+    _print_worst(console, run)
+    _print_judgement(console, judgement)
+    _print_files(console, run)
+    console.print(f"  the scans and their truth   {data}", highlight=False, soft_wrap=True)
+
+
+def show_bench(result: dict[str, Any]) -> None:
+    """Print a benchmark's rows: what, ours, the peer, and how many times faster ours is."""
+    console = Console()
+    table = Table(title=result["title"], title_justify="left")
+    for name in ("step", "ours (s)", "peer", "peer (s)", "ratio"):
+        table.add_column(name, justify="left" if name in ("step", "peer") else "right")
+    for row in result["rows"]:
+        peer = row.get("peer_s")
+        ratio = "" if peer is None else f"{peer / row['ours_s']:.1f} ×"
+        peer_text = "" if peer is None else f"{peer:.2f}"
+        table.add_row(row["step"], f"{row['ours_s']:.2f}", row.get("peer", ""), peer_text, ratio)
+    console.print(table)
+    for line in result["notes"]:
+        console.print(line, highlight=False)
+
+
+def _print_refused(console: Console, run: Run) -> None:
+    refused = [row for row in run.scans.to_pylist() if row["status"] != "audited"]
+    if not refused:
+        return
+    table = Table(title="Not audited", title_justify="left", show_lines=True)
+    table.add_column("scan", no_wrap=True)
+    table.add_column("because")
+    for row in refused:
+        table.add_row(row["name"], row["reason"])
+    console.print(table)
+
+
+def _print_counts(console: Console, run: Run) -> None:
+    s = run.summary
+    table = Table(title="The audit", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    unscored = s["patches"] - s["scored"]
+    rows = [
+        ("scans", s["scans_audited"], f"of {s['scans']}"),
+        ("points", s["patches"], "places on the vessels' centrelines, a patch cut at each"),
+        ("pairs", s["pairs"], "patches whose images are near-identical"),
+        ("scored", s["scored"], _share(s["scored"], s["patches"])),
+        ("unscored", unscored, f"{_share(unscored, s['patches'])}: no look-alike to compare with"),
+        ("bad points", s["bad_points"], f"score below {run.config.findings.threshold:g}"),
+        ("findings", s["findings"], "bad points in a row on one branch: one place to look at"),
+    ]
+    for name, value, meaning in rows:
+        table.add_row(name, f"{value:,}", meaning)
+    console.print(table)
+    if s["wider_than_patch"]:
+        console.print(
+            f"{s['wider_than_patch']:,} points ({_share(s['wider_than_patch'], s['patches'])}) lie "
+            f"in vessels wider than the patch of {run.config.patches.extent_mm:g} mm (widest "
+            f"{s['widest_mm']:.1f} mm).\nTheir patches see no vessel wall. Consider "
+            f"--set patches.extent_mm={math.ceil(s['widest_mm'] * 1.5)}",
+            style="yellow",
+            highlight=False,
+        )
+
+
+def _print_worst(console: Console, run: Run) -> None:
+    found = run.findings
+    if not len(found):
+        console.print("No finding: nothing scores below the threshold.")
+        return
+    table = Table(title="The worst places (x, y, z in world mm, RAS+)", title_justify="left")
+    for name in ("", "scan", "x", "y", "z", "length mm", "score", "the mask is"):
+        table.add_column(name, justify="left" if name in ("scan", "the mask is") else "right")
+    for row in found.slice(0, SHOWN).to_pylist():
+        table.add_row(
+            str(row["finding"] + 1),
+            row["scan"],
+            *(f"{row[f'centre_{axis}_mm']:.1f}" for axis in "xyz"),
+            f"{row['length_mm']:.1f}",
+            f"{row['worst_score']:.1f}",
+            row["kind"],
+        )
+    console.print(table)
+    if len(found) > SHOWN:
+        console.print(f"and {len(found) - SHOWN} more in findings.parquet")
+
+
+def _print_judgement(console: Console, judgement: Judgement) -> None:
+    facts = judgement.to_dict()
+    found = facts["findings"]
+    console.print(
+        f"\n[bold]Against the truth[/bold]: {found['hit']} of {found['total']} findings lie on a "
+        f"planted error; {found['found']} of {found['planted']} planted errors were found.",
+        highlight=False,
+    )
+    table = Table(title="How well bad points rank below good ones", title_justify="left")
+    for name in ("points", "scored", "AUROC", "average precision", "found"):
+        table.add_column(name, justify="left" if name == "points" else "right")
+    table.add_row(
+        "all", _percent(facts["scored"]), _number(facts["auroc_all"]), _number(facts["ap_all"]), ""
+    )
+    table.add_row(
+        "scored ones only", "", _number(facts["auroc_scored"]), _number(facts["ap_scored"]), ""
+    )
+    for kind, row in facts["kinds"].items():
+        table.add_row(
+            kind.replace("_", " "),
+            _percent(row["coverage"]),
+            _number(row["auroc"]),
+            _number(row["ap"]),
+            f"{row['found']} of {row['planted']}",
+        )
+    voxels = facts["voxels"]
+    table.add_row("voxels, quality map", "", _number(voxels["auroc"]), _number(voxels["ap"]), "")
+    console.print(table)
+    console.print(f"{_percent(facts['bad_share'])} of all points are bad.", highlight=False)
+
+
+def _print_files(console: Console, run: Run) -> None:
+    console.print("\nWhere things are")
+    for name, meaning in (
+        ("scores.parquet", "a score for every point"),
+        ("findings.parquet", "the places to look at, worst first"),
+        ("quality", "a quality map for every scan"),
+    ):
+        console.print(f"  {meaning:<35} {run.path / name}", highlight=False, soft_wrap=True)
+
+
+def _share(part: int, whole: int) -> str:
+    return _percent(part / whole if whole else None)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,5 @@
+"""From quality maps to losses."""
+
+from maskwitness.train.weights import weighted_loss
+
+__all__ = ["weighted_loss"]
