@@ -69,6 +69,8 @@ class FindingSettings:
     """Which points become places to look at."""
 
     threshold: float = -3.0  # a point that scores lower is bad: the paper's extreme errors
+    worst_share: float = 0.02  # of the scored points, the worst: looked at in any case, because in
+    # a small data set the usual disagreement is large and no residual can get to -3
     bridge_mm: float = 2.0  # bad points on a branch that are this near belong together
 
 
@@ -180,6 +182,7 @@ def check(config: Config) -> None:
         (1 <= config.residuals.bins <= 100_000, "residuals.bins must lie between 1 and 100000"),
         (config.residuals.min_pairs >= 2, "residuals.min_pairs must be at least 2"),
         (config.quality.reach_mm > 0, "quality.reach_mm must be positive"),
+        (0 <= config.findings.worst_share <= 1, "findings.worst_share must lie between 0 and 1"),
         (config.findings.bridge_mm >= 0, "findings.bridge_mm must not be negative"),
     ]
     for holds, message in rules:

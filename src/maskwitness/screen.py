@@ -177,7 +177,7 @@ def _print_counts(console: Console, run: Run) -> None:
         ("pairs", s["pairs"], "patches whose images are near-identical"),
         ("scored", s["scored"], _share(s["scored"], s["patches"])),
         ("unscored", unscored, f"{_share(unscored, s['patches'])}: no look-alike to compare with"),
-        ("bad points", s["bad_points"], f"score below {run.config.findings.threshold:g}"),
+        ("bad points", s["bad_points"], _bad_rule(run)),
         ("findings", s["findings"], "bad points in a row on one branch: one place to look at"),
     ]
     for name, value, meaning in rows:
@@ -192,6 +192,11 @@ def _print_counts(console: Console, run: Run) -> None:
             style="yellow",
             highlight=False,
         )
+
+
+def _bad_rule(run: Run) -> str:
+    findings = run.config.findings
+    return f"score below {findings.threshold:g}, or among the worst {findings.worst_share:.0%}"
 
 
 def _print_worst(console: Console, run: Run) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from maskwitness.config import FindingSettings
 from maskwitness.records import Finding
@@ -19,11 +19,12 @@ def find_runs(
 ) -> list[Finding]:
     """Return the findings of a data set, worst first, their kind still open.
 
-    Points come sorted by scan, branch and place. Bad points of a branch that are no more than
+    A point is bad where it scores below the threshold or belongs to the worst share of those that
+    score below 0. Points come sorted by scan, branch and place. Bad points of a branch that are no more than
     ``bridge_mm`` apart belong together, whatever lies between them.
     """
     found = []
-    for run in _runs(scan, branch, arc_mm, score < settings.threshold, settings.bridge_mm):
+    for run in _runs(scan, branch, arc_mm, is_bad(score, settings), settings.bridge_mm):
         first, last = int(run[0]), int(run[-1])
         worst = int(run[np.argmin(score[run])])
         found.append(
@@ -43,6 +44,16 @@ def find_runs(
             )
         )
     return sorted(found, key=lambda finding: (finding.worst_score, finding.worst_patch))
+
+
+def is_bad(
+    score: Float64[np.ndarray, " points"], settings: FindingSettings
+) -> Bool[np.ndarray, " points"]:
+    """Say which points are to be looked at; unscored ones are not."""
+    scored = np.sort(score[~np.isnan(score)])
+    worst = int(len(scored) * settings.worst_share)
+    limit = min(float(scored[worst]), 0.0) if worst else -np.inf
+    return score < max(limit, settings.threshold)
 
 
 def _runs(

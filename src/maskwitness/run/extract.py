@@ -151,7 +151,9 @@ def _join_parts(rows: Sequence[Row], parts: Path, folder: RunFolder) -> None:
     aside = folder.path(".patches.parquet.part")
     writer: PatchWriter | None = None
     first = 0
-    with pq.ParquetWriter(aside, table_of({name: [] for name in PATCHES}, PATCHES).schema) as tables:
+    with pq.ParquetWriter(
+        aside, table_of({name: [] for name in PATCHES}, PATCHES).schema
+    ) as tables:
         for row, arrays in _audited(rows, parts):
             image, mask = arrays.pop("image"), arrays.pop("mask")
             if writer is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from maskwitness.config import Config
-from maskwitness.findings import Evidence, find_runs, kind_of
+from maskwitness.findings import Evidence, find_runs, is_bad, kind_of
 from maskwitness.io.store import RunFolder, open_arrays, pair_blocks, read_array
 from maskwitness.io.tables import BASELINE, FINDINGS, SCORES, read_table, table_of, write_table
 from maskwitness.pipeline import groups, mask_areas, positions_um
@@ -63,7 +63,7 @@ def write_scores(
     return {
         "scored": int(np.isfinite(residual).sum()),
         "findings": len(findings),
-        "bad_points": int((residual < config.findings.threshold).sum()),
+        "bad_points": int(is_bad(residual, config.findings).sum()),
     }
 
 
