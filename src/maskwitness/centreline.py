@@ -12,15 +12,13 @@ from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, UInt8
-from scipy import ndimage
+from scipy import sparse
 
 from maskwitness.errors import InputError
 from maskwitness.geometry import to_world
-from maskwitness.kernels.thinning import OFFSET, depth_into, may_close_cavity, slack_into, thin_box
+from maskwitness.kernels.thinning import OFFSET, cavities_of, depth_into, slack_into, thin_box
 from maskwitness.kernels.voxels import foreground_of, nearest_background_into
 from maskwitness.records import Graph
-
-NEARBY_VOX = 8  # how far to look whether two regions of background are one
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,26 @@ class Box:
         return np.stack(np.unravel_index(flat, self.voxels.shape), axis=1) + self.low
 
 
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """The thinned mask, and the mask that was thinned: its cavities are filled."""
+
+    points: Int64[np.ndarray, "points 3"]  # voxel indices of the mask, in C order
+    mask: Box
+    filled: int  # voxels of cavities
+
+
 def trace_graph(mask: UInt8[np.ndarray, "i j k"], affine: Float64[np.ndarray, "4 4"]) -> Graph:
     """Return the centreline of a mask: points in branches, from each component's root outward.
 
     Method: M1, M2, M3
     """
-    points, filled = thin(mask)
-    kept = prune_triangles(points)
-    radius_mm = inscribed_radius(mask, points, affine)
-    branches, parents = _walk_branches(len(points), kept, radius_mm)
+    skeleton = thin(mask)
+    kept = prune_triangles(skeleton.points)
+    radius_mm = inscribed_radius(skeleton.mask.voxels, skeleton.points - skeleton.mask.low, affine)
+    branches, parents = _walk_branches(len(skeleton.points), kept, radius_mm)
     node = np.concatenate([np.asarray(b, dtype=np.int64) for b in branches])
-    points_vox = points[node].astype(np.float64)
+    points_vox = skeleton.points[node].astype(np.float64)
     points_mm = to_world(points_vox, affine)
     order = np.concatenate([np.arange(len(b), dtype=np.int32) for b in branches])
     return Graph(
@@ -67,27 +74,52 @@ def trace_graph(mask: UInt8[np.ndarray, "i j k"], affine: Float64[np.ndarray, "4
         order=order,
         arc_mm=arc_length(points_mm, order),
         parent=np.array(parents, dtype=np.int32),
-        filled_voxels=filled,
+        filled_voxels=skeleton.filled,
     )
 
 
-def thin(mask: UInt8[np.ndarray, "i j k"]) -> tuple[Int64[np.ndarray, "points 3"], int]:
-    """Return the skeleton's voxel indices, in C order, and how many cavity voxels were filled.
+def thin(mask: UInt8[np.ndarray, "i j k"]) -> Skeleton:
+    """Return the skeleton of a mask.
 
     Method: M1
     """
     box, live = _crop(mask)
-    whole = box.flat.copy()
-    skeleton = _thin_covering(box, live)
-    if not may_close_cavity(box.voxels, skeleton, NEARBY_VOX):
-        return box.indices(skeleton), 0
-    # Only a cavity leaves a closed sheet behind, so the search for cavities, whose cost is the
-    # box's and not the mask's, is rarely paid.
-    box.flat[:] = whole
-    filled = _fill_cavities(box)
-    if filled == 0:
-        return box.indices(skeleton), 0
-    return box.indices(_thin_covering(box, np.flatnonzero(box.flat))), filled
+    thinned = _thin_covering(box, live)
+    filled = _cavity_voxels(box, thinned, live)
+    box.flat[live] = 1
+    if len(filled):
+        box.flat[filled] = 1
+        live = np.sort(np.concatenate([live, filled]))
+        thinned = _thin_covering(box, live)
+        box.flat[live] = 1
+    return Skeleton(box.indices(thinned), box, len(filled))
+
+
+def _cavity_voxels(
+    box: Box, skeleton: Int64[np.ndarray, " skeleton"], mask: Int64[np.ndarray, " n"]
+) -> Int64[np.ndarray, " filled"]:
+    # Thinning keeps each cavity but widens it, and its cost there is small: so look for them
+    # around the skeleton and give back what of them was background before. A cavity that two
+    # components touch is left open, filling it would join them.
+    voxels, number = cavities_of(box.voxels, skeleton, np.zeros(box.flat.shape, np.uint8))
+    if len(voxels) == 0:
+        return voxels
+    component = _components(box.indices(skeleton))
+    rows, planes = box.steps
+    around = voxels[:, None] + np.array([-planes, planes, -rows, rows, -1, 1])
+    touching = np.searchsorted(skeleton, around.ravel())
+    hit = box.flat[around.ravel()] != 0
+    pairs = np.unique(
+        np.stack([np.repeat(number, 6)[hit], component[touching[hit]]], axis=1), axis=0
+    )
+    alone = np.bincount(pairs[:, 0]) == 1
+    return np.setdiff1d(voxels[alone[number]], mask)
+
+
+def _components(points: Int64[np.ndarray, "points 3"]) -> Int32[np.ndarray, " points"]:
+    edges = np.array(_edges_between(points), dtype=np.int64).reshape(-1, 2)
+    links = sparse.coo_array((np.ones(len(edges)), edges.T), shape=(len(points), len(points)))
+    return sparse.csgraph.connected_components(links, directed=False)[1]
 
 
 def _crop(mask: UInt8[np.ndarray, "i j k"]) -> tuple[Box, Int64[np.ndarray, " n"]]:
@@ -110,57 +142,41 @@ def _crop(mask: UInt8[np.ndarray, "i j k"]) -> tuple[Box, Int64[np.ndarray, " n"
 
 
 def _thin_covering(box: Box, live: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " skeleton"]:
-    # Thin; where part of the mask lies farther from the skeleton than it is wide, hold the
-    # farthest voxel of that part in place and thin again.
+    # Thin, leaving the skeleton in the box; where part of the mask lies farther from it than it
+    # is wide, hold the farthest voxel of that part in place and thin again.
     anchors: list[int] = []
     depth = np.zeros(box.flat.shape, np.int32)
     depth_into(box.flat, live, *box.steps, depth)
     while True:
         skeleton = thin_box(box.flat, live, *box.steps)
-        thinned = box.flat[live]
         box.flat[live] = 1
-        found = _uncovered(box, skeleton, depth)
+        found = _uncovered(box, skeleton, depth, len(live))
         if not found:
-            box.flat[live] = thinned
+            box.flat[live] = 0
+            box.flat[skeleton] = 1
             return skeleton
         anchors += found
         box.flat[anchors] = 2
 
 
 def _uncovered(
-    box: Box, skeleton: Int64[np.ndarray, " skeleton"], depth: Int32[np.ndarray, " voxels"]
+    box: Box,
+    skeleton: Int64[np.ndarray, " skeleton"],
+    depth: Int32[np.ndarray, " voxels"],
+    voxels: int,
 ) -> list[int]:
     # The voxel of least slack of each part of the mask that the skeleton does not cover.
     room = 2 * depth[skeleton] + 2
     rank = np.argsort(-room, kind="stable")
     slack = np.zeros(box.flat.shape, np.int32)
-    reached = slack_into(box.flat, skeleton[rank], room[rank], *box.steps, slack)
+    reached = slack_into(box.flat, skeleton[rank], room[rank], *box.steps, slack, voxels)
     far = np.sort(reached[slack[reached] < OFFSET])
     if len(far) == 0:
         return []
-    marked = np.zeros(box.voxels.shape, np.uint8)
-    marked.reshape(-1)[far] = 1
-    parts = ndimage.label(marked, np.ones((3, 3, 3)))[0].reshape(-1)[far]
+    parts = _components(box.indices(far))
     worst = np.lexsort((far, slack[far], parts))
     first = np.r_[True, parts[worst][1:] != parts[worst][:-1]]
     return far[worst[first]].tolist()
-
-
-def _fill_cavities(box: Box) -> int:
-    outside, count = ndimage.label(box.voxels == 0)
-    if count == 1:
-        return 0
-    parts, _ = ndimage.label(box.voxels, np.ones((3, 3, 3)))
-    filled = 0
-    for cavity in range(1, count + 1):
-        if cavity == outside[0, 0, 0]:
-            continue
-        here = outside == cavity
-        touching = np.unique(parts[ndimage.binary_dilation(here) & ~here])
-        if len(touching[touching > 0]) == 1:  # filling must not join two components
-            box.voxels[here] = 1
-            filled += int(here.sum())
-    return filled
 
 
 def prune_triangles(points: Int64[np.ndarray, "points 3"]) -> list[tuple[int, int]]:

@@ -14,6 +14,15 @@ from maskwitness.kernels._jit import kernel
 
 
 @kernel
+def ripple(x: float, y: float, z: float, wave: Float64[np.ndarray, "waves 4"]) -> float:
+    """Return twice the mean of plane waves at a place: between -2 and 2, mostly within 1."""
+    total = 0.0
+    for w in range(wave.shape[0]):
+        total += math.sin(wave[w, 0] * x + wave[w, 1] * y + wave[w, 2] * z + wave[w, 3])
+    return 2.0 * total / wave.shape[0]
+
+
+@kernel
 def paint_ellipsoid_into(
     volume: Float32[np.ndarray, "i j k"],
     affine: Float64[np.ndarray, "4 4"],
@@ -57,25 +66,33 @@ def paint_ellipsoid_into(
             root = math.sqrt(root)
             first = max(0, math.ceil((-b - root) / a))
             last = min(size_i - 1, math.floor((-b + root) / a))
+            # the run of the row that lies well inside needs no distances
+            deep = b * b - a * (c2 - inner * inner)
+            deep_first = last + 1
+            deep_last = last
+            if deep > 0.0 and inner > 0.0:
+                deep = math.sqrt(deep)
+                deep_first = max(first, math.ceil((-b - deep) / a) + 1)
+                deep_last = min(last, math.floor((-b + deep) / a) - 1)
             for i in range(first, last + 1):
+                if deep_first <= i <= deep_last:
+                    volume[i, j, k] = value
+                    continue
                 q0 = base[0] + i * step[0]
                 q1 = base[1] + i * step[1]
                 q2 = base[2] + i * step[2]
                 f = math.sqrt(q0 * q0 + q1 * q1 + q2 * q2)
-                if f < inner:
-                    volume[i, j, k] = value
-                    continue
                 g0 = form[0, 0] * q0 + form[1, 0] * q1 + form[2, 0] * q2
                 g1 = form[0, 1] * q0 + form[1, 1] * q1 + form[2, 1] * q2
                 g2 = form[0, 2] * q0 + form[1, 2] * q1 + form[2, 2] * q2
                 edge = (f - 1.0) * f / max(math.sqrt(g0 * g0 + g1 * g1 + g2 * g2), 1e-12)
                 if wave_mm > 0.0:
-                    x = here[0] + affine[0, 0] * i
-                    y = here[1] + affine[1, 0] * i
-                    z = here[2] + affine[2, 0] * i
-                    for w in range(wave.shape[0]):
-                        phase = wave[w, 0] * x + wave[w, 1] * y + wave[w, 2] * z + wave[w, 3]
-                        edge += wave_mm / wave.shape[0] * 2.0 * math.sin(phase)
+                    edge += wave_mm * ripple(
+                        here[0] + affine[0, 0] * i,
+                        here[1] + affine[1, 0] * i,
+                        here[2] + affine[2, 0] * i,
+                        wave,
+                    )
                 if edge > 4.0 * sigma_mm:
                     continue
                 share = 1.0 / (1.0 + math.exp(1.702 * edge / sigma_mm))
@@ -167,6 +184,9 @@ def cover_tubes_into(
         for k in range(max(0, int(box[2, 0])), min(share.shape[2] - 1, int(box[2, 1])) + 1):
             for j in range(max(0, int(box[1, 0])), min(share.shape[1] - 1, int(box[1, 1])) + 1):
                 for i in range(max(0, int(box[0, 0])), min(share.shape[0] - 1, int(box[0, 1])) + 1):
+                    # inside an earlier segment of the same tube: nothing can be added
+                    if share[i, j, k] >= 0.998 * strength[s]:
+                        continue
                     x = affine[0, 0] * i + affine[0, 1] * j + affine[0, 2] * k + affine[0, 3]
                     y = affine[1, 0] * i + affine[1, 1] * j + affine[1, 2] * k + affine[1, 3]
                     z = affine[2, 0] * i + affine[2, 1] * j + affine[2, 2] * k + affine[2, 3]

@@ -151,6 +151,7 @@ def thin_box(
     """
     steps = (-planes, planes, -rows, rows, -1, 1)
     candidates = np.empty_like(live)
+    live = live.copy()  # the caller's list stays whole
     idle = 0
     turn = 0
     while idle < 6:
@@ -176,57 +177,59 @@ def thin_box(
 
 
 @kernel
-def may_close_cavity(
-    voxels: UInt8[np.ndarray, "i j k"], skeleton: Int64[np.ndarray, " n"], reach: int
-) -> bool:
-    """Say whether any skeleton voxel parts regions of background that do not meet nearby.
+def cavities_of(
+    skeleton: UInt8[np.ndarray, "i j k"],
+    points: Int64[np.ndarray, " points"],
+    region: UInt8[np.ndarray, " voxels"],
+) -> tuple[Int64[np.ndarray, " found"], Int64[np.ndarray, " found"]]:
+    """Return the voxels of all cavities that a skeleton closes, and the number of each one's.
 
-    Around a cavity some do. ``False`` is certain; ``True`` asks for a search of the whole box.
+    A skeleton voxel that parts two regions of background may be part of a closed sheet. From each
+    of its open faces the background is searched, depth first and so straight ahead, until the
+    border of the box is reached or nothing is left: then it was a cavity. ``region`` arrives as
+    zeros and remembers what is known to be outside (1) and what is a cavity (2).
     """
-    _, size_j, size_k = voxels.shape
-    flat = voxels.reshape(-1)
-    for at in skeleton:
-        word = neighbourhood(flat, at, size_k, size_j * size_k)
-        if background_touches(word) > 1:
-            i, j, k = at // (size_j * size_k), at // size_k % size_j, at % size_k
-            near = voxels[
-                max(i - reach, 0) : i + reach + 1,
-                max(j - reach, 0) : j + reach + 1,
-                max(k - reach, 0) : k + reach + 1,
-            ]
-            at_i, at_j, at_k = min(i, reach), min(j, reach), min(k, reach)
-            if not _faces_meet(near.copy(), at_i, at_j, at_k):
-                return True
-    return False
-
-
-@kernel
-def _faces_meet(window: UInt8[np.ndarray, "i j k"], i: int, j: int, k: int) -> bool:
-    # Flood the background from one open face of the voxel, marking it 3; are all faces reached?
-    moves = ((-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
-    stack = np.empty((window.size, 3), np.int64)
-    top = 0
-    for di, dj, dk in moves:
-        if top == 0 and window[i + di, j + dj, k + dk] == 0:
-            window[i + di, j + dj, k + dk] = 3
-            stack[0] = (i + di, j + dj, k + dk)
-            top = 1
-    while top:
-        top -= 1
-        a, b, c = stack[top]
-        for di, dj, dk in moves:
-            x, y, z = a + di, b + dj, c + dk
-            inside = (
-                0 <= x < window.shape[0] and 0 <= y < window.shape[1] and 0 <= z < window.shape[2]
-            )
-            if inside and window[x, y, z] == 0:
-                window[x, y, z] = 3
-                stack[top] = (x, y, z)
-                top += 1
-    open_faces = 0
-    for di, dj, dk in moves:
-        open_faces += window[i + di, j + dj, k + dk] == 0
-    return open_faces == 0
+    size_i, size_j, size_k = skeleton.shape
+    flat = skeleton.reshape(-1)
+    rows, planes = size_k, size_j * size_k
+    seen = np.empty(flat.size, np.int64)
+    stack = np.empty(flat.size, np.int64)
+    first = total = cavities = 0
+    number = np.zeros(flat.size, np.int64)
+    for point in points:
+        if background_touches(neighbourhood(flat, point, rows, planes)) < 2:
+            continue
+        for face in (-planes, planes, -rows, rows, -1, 1):
+            if flat[point + face] or region[point + face]:
+                continue
+            stack[0] = seen[first] = point + face
+            region[point + face] = 2
+            top, total = 1, first + 1
+            outside = False
+            while top and not outside:
+                top -= 1
+                at = stack[top]
+                i, j, k = at // planes, at // rows % size_j, at % rows
+                if min(i, j, k, size_i - 1 - i, size_j - 1 - j, size_k - 1 - k) == 0:
+                    outside = True
+                    continue
+                for step in (-planes, planes, -rows, rows, -1, 1):
+                    if flat[at + step]:
+                        continue
+                    if region[at + step] == 1:
+                        outside = True
+                    elif region[at + step] == 0:
+                        region[at + step] = 2
+                        stack[top] = seen[total] = at + step
+                        top += 1
+                        total += 1
+            if outside:
+                region[seen[first:total]] = 1
+            else:
+                number[first:total] = cavities
+                cavities += 1
+                first = total
+    return seen[:first].copy(), number[:first].copy()
 
 
 @kernel
@@ -267,14 +270,15 @@ def slack_into(
     rows: int,
     planes: int,
     slack: Int32[np.ndarray, " voxels"],
+    voxels: int,
 ) -> Int64[np.ndarray, " reached"]:
     """Write the slack of every mask voxel, the skeleton's own less one for each step away from it.
 
     ``seeds`` come by falling slack; ``slack`` arrives as zeros and is written with an offset that
-    keeps 0 for "not yet". Voxels are returned by falling slack. Level by level: what the level
+    keeps 0 for "not yet"; ``voxels`` is the size of the mask. Voxels are returned by falling slack. Level by level: what the level
     above pushed, and the seeds that enter here, have the same slack.
     """
-    queue = np.empty(np.sum(box != 0), np.int64)
+    queue = np.empty(voxels, np.int64)
     head = tail = taken = 0
     level = seed_slack[0]
     while True:

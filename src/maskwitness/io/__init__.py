@@ -1,0 +1,1 @@
+"""The rim: the only modules that open files. Records in, records out."""
