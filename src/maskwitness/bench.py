@@ -58,7 +58,7 @@ def bench_scan(repeats: int) -> dict[str, Any]:
             _row("paint quality map", repeats, quality,
                  "scipy cKDTree", lambda: _tree(scan, graph, quality_settings)),
             _row("write quality map", repeats, lambda: write_volume(out, painted, scan.affine),
-                 "nibabel", lambda: nib.save(nib.Nifti1Image(painted, scan.affine), out)),
+                 "nibabel", lambda: _nibabel_write(out, painted, scan.affine)),
         ]  # fmt: skip
     seconds = {row["step"]: row["ours_s"] for row in rows}
     to_patches = sum(
@@ -67,7 +67,7 @@ def bench_scan(repeats: int) -> dict[str, Any]:
     to_quality = seconds["paint quality map"] + seconds["write quality map"]
     i, j, k = scan.image.shape
     return {
-        "title": f"One scan of {i} × {j} × {k} voxels, {len(graph.branch)} points, best of {repeats}",
+        "title": f"One scan, {i} × {j} × {k} voxels, {len(graph.branch)} points; best of {repeats}",
         "rows": rows,
         "files_to_patches_s": to_patches,
         "quality_map_s": to_quality,
@@ -105,7 +105,11 @@ def _best(work: Callable[[], Any], repeats: int) -> float:
 
 
 def _nibabel(path: Path) -> np.ndarray:
-    return np.asanyarray(nib.load(path).dataobj)
+    return np.asanyarray(nib.nifti1.load(path).dataobj)  # type: ignore[no-untyped-call]
+
+
+def _nibabel_write(path: Path, data: np.ndarray, affine: np.ndarray) -> None:
+    nib.save(nib.nifti1.Nifti1Image(data, affine), path)  # type: ignore[no-untyped-call]
 
 
 def _skimage(scan: Scan) -> tuple[str, Callable[[], Any] | None]:
@@ -115,7 +119,7 @@ def _skimage(scan: Scan) -> tuple[str, Callable[[], Any] | None]:
 
     low, high = np.argwhere(scan.mask).min(axis=0), np.argwhere(scan.mask).max(axis=0) + 1
     box = scan.mask[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] != 0
-    return "scikit-image, bounding box", lambda: skeletonize(box)
+    return "scikit-image, bounding box", lambda: skeletonize(box)  # type: ignore[no-untyped-call]
 
 
 def _map_coordinates(
@@ -143,7 +147,5 @@ def _tree(scan: Scan, graph: Graph, settings: QualitySettings) -> np.ndarray:
     high = np.minimum(graph.points_vox.max(axis=0).astype(int) + reach + 1, scan.image.shape)
     grid = np.stack(np.meshgrid(*map(np.arange, low, high), indexing="ij"), axis=-1)
     voxels = grid.reshape(-1, 3) @ scan.affine[:3, :3].T + scan.affine[:3, 3]
-    distance, _ = cKDTree(graph.points_mm).query(
-        voxels, distance_upper_bound=reach_limit_mm(settings)
-    )
-    return distance
+    tree = cKDTree(graph.points_mm)
+    return np.asarray(tree.query(voxels, distance_upper_bound=reach_limit_mm(settings))[0])

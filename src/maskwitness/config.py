@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -214,7 +215,7 @@ def _coerce(path: str, value: Any, kind: Any) -> Any:
         if all(type(v) is int for v in values):
             return tuple(values)
         message = f"{path} = {value!r}: it must be a list of whole numbers"
-    elif kind is float and type(value) in (int, float) and abs(value) < float("inf"):
+    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
     elif kind is int and type(value) is int:
         return value

@@ -33,7 +33,8 @@ def paint_quality(
     quality = np.ones(shape, np.float32, order="F")
     if len(points_mm) == 0:
         return quality
-    doubt = 1.0 - 1.0 / (1.0 + np.exp(-np.where(np.isnan(residual), 0.0, residual)))
+    score = np.where(np.isnan(residual), 0.0, residual)
+    doubt = 1.0 - 1.0 / (1.0 + np.exp(np.minimum(-score, 700.0)))  # e^710 is too large for a float
     cubes, candidates, offset = _candidates(points_mm, shape, affine, reach_limit_mm(settings))
     paint_into(
         cubes,
@@ -68,11 +69,11 @@ def _candidates(
     starts = [np.arange(0, length, CUBE) for length in shape]
     cubes = np.stack(np.meshgrid(*starts, indexing="ij"), axis=-1).reshape(-1, 3)
     centres = to_world(cubes + (CUBE - 1) / 2, affine)
-    corners = (np.stack(np.indices((2, 2, 2)), axis=-1).reshape(-1, 3) - 0.5) * (CUBE - 1)
+    corners = (np.array(list(np.ndindex(2, 2, 2))) - 0.5) * (CUBE - 1)
     spread = to_world(corners, affine) - affine[:3, 3]
     half_mm = float(np.sqrt((spread**2).sum(axis=1)).max())
     tree = cKDTree(points_mm)
-    nearest, _ = tree.query(centres, distance_upper_bound=limit_mm + half_mm + 1e-6)
+    nearest = np.asarray(tree.query(centres, distance_upper_bound=limit_mm + half_mm + 1e-6)[0])
     near = np.isfinite(nearest)
     found = tree.query_ball_point(
         centres[near], nearest[near] + 2 * half_mm + 1e-6, return_sorted=True

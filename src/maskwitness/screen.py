@@ -16,7 +16,7 @@ from rich.table import Table
 
 from maskwitness.judge import Judgement
 from maskwitness.run import Run
-from maskwitness.run.audit import Progress as Tell
+from maskwitness.run.stages import Progress as Tell
 
 TITLES = {
     "phantom": "making scans",
@@ -171,12 +171,13 @@ def _print_counts(console: Console, run: Run) -> None:
     table.add_column(justify="right")
     table.add_column()
     unscored = s["patches"] - s["scored"]
+    why = ", ".join(f"{count:,} {reason}" for reason, count in s["unscored"].items())
     rows = [
         ("scans", s["scans_audited"], f"of {s['scans']}"),
         ("points", s["patches"], "places on the vessels' centrelines, a patch cut at each"),
         ("pairs", s["pairs"], "patches whose images are near-identical"),
         ("scored", s["scored"], _share(s["scored"], s["patches"])),
-        ("unscored", unscored, f"{_share(unscored, s['patches'])}: no look-alike to compare with"),
+        ("unscored", unscored, f"{_share(unscored, s['patches'])}: {why}" if why else ""),
         ("bad points", s["bad_points"], _bad_rule(run)),
         ("findings", s["findings"], "bad points in a row on one branch: one place to look at"),
     ]

@@ -41,7 +41,7 @@ def blobs(seed: int, shape=(13, 12, 14), density=0.5) -> np.ndarray:
 def tree(shape=(20, 18, 22)) -> np.ndarray:
     """Return a small vessel tree: a trunk that forks and bends."""
     mask = np.zeros(shape, np.uint8)
-    i, j, k = np.indices(shape)
+    i, j, k = np.meshgrid(*map(np.arange, shape), indexing="ij")
     mask[((i - 9.5) ** 2 + (j - 8.5) ** 2 <= 4) & (k >= 1) & (k <= 12)] = 1
     mask[
         (np.abs(i - 9.5 - (k - 11) * 0.8) < 1.2) & (np.abs(j - 8.5) < 1.2) & (k > 10) & (k < 20)
@@ -84,7 +84,7 @@ def test_thinning_equals_the_reference(seed, density):
 def test_the_graph_keeps_the_same_edges_as_the_reference(seed, density):
     skeleton, _ = reference.thin(blobs(seed, density=density))
     points = np.argwhere(skeleton)
-    flat = np.ravel_multi_index(tuple(points.T), skeleton.shape)
+    flat = np.asarray(np.ravel_multi_index(tuple(points.T), skeleton.shape))
     fast = {(int(flat[a]), int(flat[b])) for a, b in prune_triangles(points)}
     assert fast == {tuple(sorted(edge)) for edge in reference.edges_of(skeleton)}
 

@@ -7,7 +7,6 @@ class and name it in ``KINDS``, before ``Unlike``, which always applies.
 
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,16 +17,22 @@ class Evidence:
     usual_area_mm2: float  # the median over the masks of its witnesses
 
 
-class Kind(Protocol):
+class Kind:
     """One reason to look again."""
 
     @staticmethod
     def check(evidence: Evidence) -> bool:
         """Say whether this reason applies."""
-        ...
+        raise NotImplementedError
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the few words that name the reason, as they stand in a table."""
+        line = cleandoc(cls.__doc__ or "").splitlines()[0].removesuffix(".")
+        return line[:1].lower() + line[1:]
 
 
-class Missing:
+class Alone(Kind):
     """Drawn where look-alikes have nothing.
 
     The patch has a mask; the masks of near-identical images are empty.
@@ -38,7 +43,7 @@ class Missing:
         return evidence.usual_area_mm2 == 0 and evidence.area_mm2 > 0
 
 
-class Wider:
+class Wider(Kind):
     """Wider than look-alikes.
 
     The mask covers at least a fifth more than the masks of near-identical images usually do.
@@ -49,7 +54,7 @@ class Wider:
         return evidence.area_mm2 >= 1.2 * evidence.usual_area_mm2 > 0
 
 
-class Narrower:
+class Narrower(Kind):
     """Narrower than look-alikes.
 
     The mask covers at least a fifth less than the masks of near-identical images usually do.
@@ -60,7 +65,7 @@ class Narrower:
         return evidence.area_mm2 <= 0.8 * evidence.usual_area_mm2
 
 
-class Unlike:
+class Unlike(Kind):
     """Elsewhere than look-alikes.
 
     The mask is about as large as those of near-identical images, but lies or looks otherwise.
@@ -71,15 +76,9 @@ class Unlike:
         return True
 
 
-KINDS: tuple[type[Kind], ...] = (Missing, Wider, Narrower, Unlike)
-
-
-def title(kind: type[Kind]) -> str:
-    """Return the few words that name a reason, as they stand in a table."""
-    line = cleandoc(kind.__doc__ or "").splitlines()[0].removesuffix(".")
-    return line[:1].lower() + line[1:]
+KINDS: tuple[type[Kind], ...] = (Alone, Wider, Narrower, Unlike)
 
 
 def kind_of(evidence: Evidence) -> str:
     """Return the title of the first reason that applies."""
-    return next(title(kind) for kind in KINDS if kind.check(evidence))
+    return next(kind.title() for kind in KINDS if kind.check(evidence))

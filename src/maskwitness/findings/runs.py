@@ -20,8 +20,8 @@ def find_runs(
     """Return the findings of a data set, worst first, their kind still open.
 
     A point is bad where it scores below the threshold or belongs to the worst share of those that
-    score below 0. Points come sorted by scan, branch and place. Bad points of a branch that are no more than
-    ``bridge_mm`` apart belong together, whatever lies between them.
+    score below 0. Points come sorted by scan, branch and place. Bad points of a branch that are no
+    more than ``bridge_mm`` apart belong together, whatever lies between them.
     """
     found = []
     for run in _runs(scan, branch, arc_mm, is_bad(score, settings), settings.bridge_mm):
@@ -52,7 +52,8 @@ def is_bad(
     """Say which points are to be looked at; unscored ones are not."""
     scored = np.sort(score[~np.isnan(score)])
     worst = int(len(scored) * settings.worst_share)
-    limit = min(float(scored[worst]), 0.0) if worst else -np.inf
+    worst_score = float(scored[worst]) if worst < len(scored) else np.inf  # a share of 1: all
+    limit = min(worst_score, 0.0) if worst else -np.inf
     return score < max(limit, settings.threshold)
 
 

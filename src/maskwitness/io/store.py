@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 import zarr
 from jaxtyping import Int64, UInt8
+from zarr.codecs import BloscCodec
 
 from maskwitness.errors import StoreError
 from maskwitness.records import Pairs
@@ -101,7 +102,7 @@ class Lock:
         self._path = folder.path(".lock")
         self._file: IO[str] | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         file = self._path.open("a+", encoding="utf-8")
         try:
             _lock(file)
@@ -116,7 +117,6 @@ class Lock:
         file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         file.flush()
         self._file = file
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
@@ -143,7 +143,7 @@ def is_run(root: Path) -> bool:
 
 
 def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str, chunk: int) -> Any:
-    codec = zarr.codecs.BloscCodec(cname="zstd", clevel=1, shuffle="bitshuffle")
+    codec = BloscCodec(cname="zstd", clevel=1, shuffle="bitshuffle")
     return group.create_array(
         name,
         shape=shape,

@@ -60,7 +60,7 @@ def keep_nearest(
 
 
 @small_kernel
-def _population(word: int) -> int:
+def _population(word: np.uint64) -> np.uint64:
     # Bits set in 64, summed in pairs, nibbles, bytes.
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     pairs = np.uint64(0x3333333333333333)

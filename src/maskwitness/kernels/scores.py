@@ -11,7 +11,7 @@ FIXED = 1 << 20  # mask distances are summed in units of 2⁻²⁰
 @kernel
 def bin_of(dist2: int, edges: Int64[np.ndarray, " edges"]) -> int:
     """Return the bin that holds an integer distance; ``edges`` are the bins' lowest integers."""
-    return np.searchsorted(edges, dist2, side="right") - 1
+    return int(np.searchsorted(edges, dist2, side="right")) - 1
 
 
 @kernel

@@ -275,8 +275,8 @@ def slack_into(
     """Write the slack of every mask voxel, the skeleton's own less one for each step away from it.
 
     ``seeds`` come by falling slack; ``slack`` arrives as zeros and is written with an offset that
-    keeps 0 for "not yet"; ``voxels`` is the size of the mask. Voxels are returned by falling slack. Level by level: what the level
-    above pushed, and the seeds that enter here, have the same slack.
+    keeps 0 for "not yet"; ``voxels`` is the size of the mask. Voxels are returned by falling slack.
+    Level by level: what the level above pushed, and the seeds that enter here, have the same slack.
     """
     queue = np.empty(voxels, np.int64)
     head = tail = taken = 0

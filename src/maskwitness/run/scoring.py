@@ -1,5 +1,6 @@
 """Pairs on disk to scores on disk, in two passes over blocks of pairs."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -46,11 +47,12 @@ def write_scores(
         blocks.append(score_patches(pairs, baseline, edges, bank.has_image, area))
         on_patch(pairs.first + len(pairs.offset) - 1, len(area))
     residual = np.concatenate([block.residual for block in blocks])
+    reason = np.concatenate([block.reason for block in blocks])
     columns = {
         "score": residual,
         "residual": residual,
         "witnesses": np.concatenate([block.witnesses for block in blocks]),
-        "reason": np.concatenate([block.reason for block in blocks]),
+        "reason": reason,
         "usual_area_mm2": np.concatenate([block.usual_area for block in blocks])
         * config.patches.step_mm**2,
     }
@@ -62,6 +64,7 @@ def write_scores(
     write_table(folder.path("findings.parquet"), _findings_table(findings))
     return {
         "scored": int(np.isfinite(residual).sum()),
+        "unscored": dict(Counter(sorted(reason[reason != ""]))),
         "findings": len(findings),
         "bad_points": int(is_bad(residual, config.findings).sum()),
     }

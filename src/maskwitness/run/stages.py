@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +32,9 @@ from maskwitness.run.scoring import read_bank, write_scores
 STAGES = ("patches", "pairs", "scores", "quality")
 
 
-class Progress(Protocol):
-    """What is told while an audit runs: the stage, how much of it is done, of how much."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Take note; called from the thread that called the audit."""
+# What is told while an audit runs: the stage, how much of it is done, of how much. It is called
+# from the thread that called the audit.
+Progress = Callable[[str, int, int], None]
 
 
 def _silent(stage: str, done: int, total: int) -> None:

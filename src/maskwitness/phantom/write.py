@@ -1,0 +1,149 @@
+"""Writes phantoms as an nnU-Net raw folder, with the truth beside it.
+
+Files are written under another name and then renamed. Gzip carries no time of writing, so the same
+settings give the same bytes, whatever the number of workers.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import multiprocessing
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from isal import igzip
+from jaxtyping import Float64, Shaped
+
+from maskwitness.errors import InputError
+from maskwitness.phantom.make import make_scan
+from maskwitness.phantom.records import PhantomScan, PlantedError
+from maskwitness.phantom.settings import PhantomSettings, check_settings
+
+GZIP_LEVEL = 1
+PLACES = ("start", "centre", "end")
+COLUMNS = (
+    "scan",
+    "error",
+    "kind",
+    "branch",
+    *(f"{place}_{axis}_mm" for place in PLACES for axis in "xyz"),
+    "length_mm",
+    "magnitude_mm",
+    "angle_deg",
+    "radius_mm",
+    "changed_voxels",
+    "systematic",
+)
+
+
+def write_phantom(
+    out: Path,
+    settings: PhantomSettings,
+    *,
+    workers: int = 1,
+    on_scan: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a whole data set into a new or empty folder.
+
+    ``on_scan`` is called with the number of scans written and their total.
+
+    Raises
+    ------
+    InputError
+        If ``out`` exists and is not an empty folder.
+    """
+    check_settings(settings)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        message = f"{out} exists and is not an empty folder; choose another place for the phantom"
+        raise InputError(message)
+    for folder in ("imagesTr", "labelsTr", "truth/masks", "truth/errors"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for done, found in enumerate(_write_scans(out, settings, workers), start=1):
+        rows += found
+        if on_scan is not None:
+            on_scan(done, settings.scans)
+    write_aside(out / "truth/errors.csv", _table(rows))
+    about = {"package": version("maskwitness"), "settings": dataclasses.asdict(settings)}
+    write_aside(out / "truth/phantom.json", _json(about))
+    # last, because a folder with a dataset.json is a finished one
+    write_aside(out / "dataset.json", _json(_dataset(settings)))
+
+
+def _write_scans(out: Path, settings: PhantomSettings, workers: int) -> Any:
+    one = partial(_write_scan, out, settings)
+    if workers <= 1 or settings.scans == 1:
+        yield from map(one, range(settings.scans))
+        return
+    # spawn: forking a process that has started threads can leave locks held for ever
+    with multiprocessing.get_context("spawn").Pool(min(workers, settings.scans)) as pool:
+        yield from pool.imap(one, range(settings.scans))
+
+
+def _write_scan(out: Path, settings: PhantomSettings, index: int) -> list[dict[str, Any]]:
+    scan = make_scan(settings, index)
+    affine = scan.image.affine
+    name = f"{scan.name}.nii.gz"
+    write_aside(out / "imagesTr" / f"{scan.name}_0000.nii.gz", nifti(scan.image.data, affine))
+    write_aside(out / "labelsTr" / name, nifti(scan.drawn, affine))
+    write_aside(out / "truth/masks" / name, nifti(scan.truth, affine))
+    write_aside(out / "truth/errors" / name, nifti(scan.error_map, affine))
+    return [error_row(scan, error) for error in scan.errors]
+
+
+def nifti(data: Shaped[np.ndarray, "i j k"], affine: Float64[np.ndarray, "4 4"]) -> bytes:
+    """Return an array as the bytes of a .nii.gz file, the same bytes every time."""
+    build: Any = nibabel.Nifti1Image  # nibabel has no types
+    image = build(data, affine)
+    image.set_sform(affine, code=1)
+    image.set_qform(affine, code=1)
+    image.header.set_xyzt_units("mm")
+    return igzip.compress(image.to_bytes(), compresslevel=GZIP_LEVEL, mtime=0)
+
+
+def error_row(scan: PhantomScan, error: PlantedError) -> dict[str, Any]:
+    """Return one row of the table of planted errors."""
+    row: dict[str, Any] = {"scan": scan.name}
+    for key, value in dataclasses.asdict(error).items():
+        if isinstance(value, tuple):
+            place = key.removesuffix("_mm")
+            row |= {f"{place}_{axis}_mm": f"{x:.3f}" for axis, x in zip("xyz", value, strict=True)}
+        elif isinstance(value, float):
+            row[key] = f"{value:.3f}"
+        else:
+            row[key] = int(value) if isinstance(value, bool) else value
+    return row
+
+
+def _table(rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _dataset(settings: PhantomSettings) -> dict[str, Any]:
+    return {
+        "channel_names": {"0": "CT"},
+        "labels": {"background": 0, "vessel": 1},
+        "numTraining": settings.scans,
+        "file_ending": ".nii.gz",
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    aside = path.with_name(f".{path.name}.part")
+    aside.write_bytes(content)
+    aside.replace(path)
