@@ -124,16 +124,17 @@ def show_demo(run: Run, judgement: Judgement, data: Path) -> None:
     """Print the demo's outcome, for somebody who sees all this for the first time."""
     console = Console()
     console.print(
-        "\nTwelve synthetic scans were made, with annotation errors planted in their masks; then "
-        "they\nwere audited without being told where the errors are.\n".replace(
-            "Twelve", str(run.summary["scans"])
-        )
+        f"\n{run.summary['scans']} synthetic CT scans were made, with annotation errors planted in "
+        "their masks. Then they were\naudited as the paper does it, from images and masks alone, "
+        f"but with ε = {run.config.join.epsilon:g} for so small a data set.\n",
+        highlight=False,
+        soft_wrap=True,
     )
     _print_counts(console, run)
     _print_worst(console, run)
     _print_judgement(console, judgement)
     _print_files(console, run)
-    console.print(f"  the scans and their truth   {data}", highlight=False, soft_wrap=True)
+    _print_place(console, "the scans and their truth", data)
 
 
 def show_bench(result: dict[str, Any]) -> None:
@@ -260,7 +261,11 @@ def _print_files(console: Console, run: Run) -> None:
         ("findings.parquet", "the places to look at, worst first"),
         ("quality", "a quality map for every scan"),
     ):
-        console.print(f"  {meaning:<35} {run.path / name}", highlight=False, soft_wrap=True)
+        _print_place(console, meaning, run.path / name)
+
+
+def _print_place(console: Console, meaning: str, place: Path) -> None:
+    console.print(f"  {meaning:<35} {place}", highlight=False, soft_wrap=True)
 
 
 def _share(part: int, whole: int) -> str:

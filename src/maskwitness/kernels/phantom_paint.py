@@ -23,6 +23,26 @@ def ripple(x: float, y: float, z: float, wave: Float64[np.ndarray, "waves 4"]) -
 
 
 @kernel
+def chord(a: float, b: float, c: float) -> tuple[float, float]:
+    """Return where a i² + 2 b i + c is negative, for a > 0; an empty range where it never is."""
+    root = b * b - a * c
+    if root <= 0.0:
+        return 1.0, -1.0
+    root = math.sqrt(root)
+    return (-b - root) / a, (-b + root) / a
+
+
+@kernel
+def edge_of(q0: float, q1: float, q2: float, form: Float64[np.ndarray, "3 3"]) -> float:
+    """Return the distance to an ellipsoid's surface of a point, given as form (x - centre)."""
+    f = math.sqrt(q0 * q0 + q1 * q1 + q2 * q2)
+    g0 = form[0, 0] * q0 + form[1, 0] * q1 + form[2, 0] * q2
+    g1 = form[0, 1] * q0 + form[1, 1] * q1 + form[2, 1] * q2
+    g2 = form[0, 2] * q0 + form[1, 2] * q1 + form[2, 2] * q2
+    return (f - 1.0) * f / max(math.sqrt(g0 * g0 + g1 * g1 + g2 * g2), 1e-12)
+
+
+@kernel
 def paint_ellipsoid_into(
     volume: Float32[np.ndarray, "i j k"],
     affine: Float64[np.ndarray, "4 4"],
@@ -35,9 +55,7 @@ def paint_ellipsoid_into(
 ) -> None:
     """Blend ``value`` into the voxels inside an ellipsoid whose surface ripples by ``wave``."""
     size_i, size_j, size_k = volume.shape
-    largest = 0.0
-    for row in range(3):
-        largest = max(largest, math.sqrt(form[row, 0] ** 2 + form[row, 1] ** 2 + form[row, 2] ** 2))
+    largest = math.sqrt((form * form).sum(axis=1).max())
     reach = 4.0 * sigma_mm + 2.0 * wave_mm
     outer = 1.0 + reach * largest
     inner = max(0.0, 1.0 - reach * largest)
@@ -60,20 +78,13 @@ def paint_ellipsoid_into(
                     base[row] += form[row, c] * (here[c] - centre[c])
                 b += base[row] * step[row]
                 c2 += base[row] * base[row]
-            root = b * b - a * (c2 - outer * outer)
-            if root <= 0.0:
-                continue
-            root = math.sqrt(root)
-            first = max(0, math.ceil((-b - root) / a))
-            last = min(size_i - 1, math.floor((-b + root) / a))
+            start, end = chord(a, b, c2 - outer * outer)
+            first = max(0, math.ceil(start))
+            last = min(size_i - 1, math.floor(end))
             # the run of the row that lies well inside needs no distances
-            deep = b * b - a * (c2 - inner * inner)
-            deep_first = last + 1
-            deep_last = last
-            if deep > 0.0 and inner > 0.0:
-                deep = math.sqrt(deep)
-                deep_first = max(first, math.ceil((-b - deep) / a) + 1)
-                deep_last = min(last, math.floor((-b + deep) / a) - 1)
+            start, end = chord(a, b, c2 - inner * inner)
+            deep_first = max(first, math.ceil(start) + 1)
+            deep_last = min(last, math.floor(end) - 1)
             for i in range(first, last + 1):
                 if deep_first <= i <= deep_last:
                     volume[i, j, k] = value
@@ -81,11 +92,7 @@ def paint_ellipsoid_into(
                 q0 = base[0] + i * step[0]
                 q1 = base[1] + i * step[1]
                 q2 = base[2] + i * step[2]
-                f = math.sqrt(q0 * q0 + q1 * q1 + q2 * q2)
-                g0 = form[0, 0] * q0 + form[1, 0] * q1 + form[2, 0] * q2
-                g1 = form[0, 1] * q0 + form[1, 1] * q1 + form[2, 1] * q2
-                g2 = form[0, 2] * q0 + form[1, 2] * q1 + form[2, 2] * q2
-                edge = (f - 1.0) * f / max(math.sqrt(g0 * g0 + g1 * g1 + g2 * g2), 1e-12)
+                edge = edge_of(q0, q1, q2, form)
                 if wave_mm > 0.0:
                     edge += wave_mm * ripple(
                         here[0] + affine[0, 0] * i,
@@ -93,10 +100,9 @@ def paint_ellipsoid_into(
                         here[2] + affine[2, 0] * i,
                         wave,
                     )
-                if edge > 4.0 * sigma_mm:
-                    continue
-                share = 1.0 / (1.0 + math.exp(1.702 * edge / sigma_mm))
-                volume[i, j, k] += np.float32(share * (value - volume[i, j, k]))
+                if edge <= 4.0 * sigma_mm:
+                    share = 1.0 / (1.0 + math.exp(1.702 * edge / sigma_mm))
+                    volume[i, j, k] += np.float32(share * (value - volume[i, j, k]))
 
 
 @kernel

@@ -75,6 +75,63 @@ def flatten_into(vector: Float64[np.ndarray, " 3"], normal: Float64[np.ndarray, 
 
 
 @kernel
+def follow_into(
+    heading: Float64[np.ndarray, " 3"],
+    up: Float64[np.ndarray, " 3"],
+    distance: Float64[np.ndarray, " ellipsoids"],
+    normal: Float64[np.ndarray, "ellipsoids 3"],
+    groove: tuple[int, int],
+) -> None:
+    """Turn ``heading`` a little along the groove between two ellipsoids, and towards it."""
+    gap = distance[groove[0]] - distance[groove[1]]
+    across = np.zeros(3)
+    for axis in range(3):
+        across[axis] = normal[groove[0], axis] - normal[groove[1], axis]
+    flatten_into(across, up)
+    unit_into(across)
+    along0 = across[1] * up[2] - across[2] * up[1]
+    along1 = across[2] * up[0] - across[0] * up[2]
+    along2 = across[0] * up[1] - across[1] * up[0]
+    agrees = along0 * heading[0] + along1 * heading[1] + along2 * heading[2]
+    sign = 1.0 if agrees > 0 else -1.0
+    back = max(-0.12, min(0.12, 0.012 * gap))
+    heading[0] += 0.06 * sign * along0 - back * across[0]
+    heading[1] += 0.06 * sign * along1 - back * across[1]
+    heading[2] += 0.06 * sign * along2 - back * across[2]
+
+
+@kernel
+def attract_into(
+    heading: Float64[np.ndarray, " 3"],
+    up: Float64[np.ndarray, " 3"],
+    point: Float64[np.ndarray, " 3"],
+    target: Float64[np.ndarray, " 3"],
+    pull: float,
+) -> None:
+    """Turn ``heading`` a little towards a target, along the surface."""
+    wish = np.zeros(3)
+    for axis in range(3):
+        wish[axis] = target[axis] - point[axis]
+    flatten_into(wish, up)
+    unit_into(wish)
+    for axis in range(3):
+        heading[axis] += pull * wish[axis]
+
+
+@kernel
+def bend_into(
+    heading: Float64[np.ndarray, " 3"], up: Float64[np.ndarray, " 3"], bend: float
+) -> None:
+    """Turn ``heading`` to the left by the angle whose tangent is ``bend``."""
+    left0 = up[1] * heading[2] - up[2] * heading[1]
+    left1 = up[2] * heading[0] - up[0] * heading[2]
+    left2 = up[0] * heading[1] - up[1] * heading[0]
+    heading[0] += bend * left0
+    heading[1] += bend * left1
+    heading[2] += bend * left2
+
+
+@kernel
 def walk_into(
     points: Float64[np.ndarray, "points 3"],
     outward: Float64[np.ndarray, "points 3"],
@@ -100,8 +157,6 @@ def walk_into(
     normal = np.zeros((centre.shape[0], 3))
     up = np.zeros(3)
     heading = towards.copy()
-    wish = np.zeros(3)
-    across = np.zeros(3)
     point = start.copy()
     for s in range(points.shape[0]):
         for axis in range(3):
@@ -113,42 +168,17 @@ def walk_into(
         flatten_into(heading, up)
         unit_into(heading)
         if groove[0] >= 0:
-            gap = distance[groove[0]] - distance[groove[1]]
-            for axis in range(3):
-                across[axis] = normal[groove[0], axis] - normal[groove[1], axis]
-            flatten_into(across, up)
-            unit_into(across)
-            along0 = across[1] * up[2] - across[2] * up[1]
-            along1 = across[2] * up[0] - across[0] * up[2]
-            along2 = across[0] * up[1] - across[1] * up[0]
-            sign = (
-                1.0 if along0 * heading[0] + along1 * heading[1] + along2 * heading[2] > 0 else -1.0
-            )
-            back = max(-0.12, min(0.12, 0.012 * gap))
-            heading[0] += 0.06 * sign * along0 - back * across[0]
-            heading[1] += 0.06 * sign * along1 - back * across[1]
-            heading[2] += 0.06 * sign * along2 - back * across[2]
+            follow_into(heading, up, distance, normal, groove)
         if pull > 0.0:
-            for axis in range(3):
-                wish[axis] = target[axis] - point[axis]
-            flatten_into(wish, up)
-            unit_into(wish)
-            for axis in range(3):
-                heading[axis] += pull * wish[axis]
-        left0 = up[1] * heading[2] - up[2] * heading[1]
-        left1 = up[2] * heading[0] - up[0] * heading[2]
-        left2 = up[0] * heading[1] - up[1] * heading[0]
-        bend = math.tan(turn_rad[s])
-        heading[0] += bend * left0
-        heading[1] += bend * left1
-        heading[2] += bend * left2
+            attract_into(heading, up, point, target, pull)
+        bend_into(heading, up, math.tan(turn_rad[s]))
         unit_into(heading)
         for axis in range(3):
             point[axis] += step_mm * heading[axis]
         for _ in range(3):
             value = surface_into(distance, normal, up, point, centre, form, blend_mm)
             size2 = max(up[0] ** 2 + up[1] ** 2 + up[2] ** 2, 0.05)
-            # at most half a step a round: a walk that starts off the surface glides onto it
+            # in small moves: a walk that starts off the surface glides onto it
             move = (value - level_mm[s]) / size2
             move = max(-0.3 * step_mm, min(0.3 * step_mm, move))
             for axis in range(3):

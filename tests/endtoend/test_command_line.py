@@ -1,0 +1,164 @@
+"""The command line as a user meets it: help, tables, JSON, exit codes, mistakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from maskwitness.run import open_run
+
+COMMANDS = ["audit", "info", "phantom", "judge", "demo", "bench"]
+
+
+def maskwitness(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "maskwitness", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        check=False,
+    )
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], sentence: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert sentence in " ".join(done.stderr.split()), done.stderr
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("demo") / "demo"
+    done = maskwitness("demo", "--output", place, "--scans", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["scans_audited"] == 3
+    assert facts["judgement"]["points"] == facts["patches"]
+    return place
+
+
+def test_help_names_every_command_with_an_example():
+    done = maskwitness("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert command in done.stdout
+        told = maskwitness(command, "--help")
+        assert told.returncode == 0
+        assert f"Example: maskwitness {command}" in " ".join(told.stdout.split())
+
+
+def test_the_demo_ends_with_what_a_newcomer_needs(tmp_path):
+    done = maskwitness("demo", "--output", tmp_path / "demo", "--scans", 2)
+    assert done.returncode == 0
+    for words in ("scans", "points", "pairs", "unscored", "worst places", "planted errors"):
+        assert words in done.stdout
+    assert str(tmp_path / "demo" / "run" / "scores.parquet") in done.stdout
+    assert done.stderr == ""  # no progress in a pipe
+    again = maskwitness("demo", "--output", tmp_path / "demo", "--scans", 2)
+    assert again.returncode == 0
+    assert str(tmp_path / "demo-2" / "run") in again.stdout
+
+
+def test_a_run_can_be_asked_about(demo):
+    told = maskwitness("info", demo / "run")
+    assert told.returncode == 0
+    assert "join.epsilon" in told.stdout
+    facts = json.loads(maskwitness("info", demo / "run", "--json").stdout)
+    assert facts["config"]["preset"] == "paper"
+    assert facts["pairs"] == open_run(demo / "run").summary["pairs"]
+
+
+def test_a_run_can_be_judged(demo):
+    told = maskwitness("judge", demo / "run", "--truth", demo / "data")
+    assert told.returncode == 0
+    assert "AUROC" in told.stdout
+    facts = json.loads(
+        maskwitness("judge", demo / "run", "--truth", demo / "data", "--json").stdout
+    )
+    assert 0 < facts["bad_share"] < 0.5
+    assert_refused(maskwitness("judge", demo / "run", "--truth", demo / "run"), "errors.csv")
+
+
+def test_an_audit_of_nothing_but_bad_scans_exits_1(tmp_path):
+    (tmp_path / "data.csv").write_text("image,mask\nno.nii.gz,never.nii.gz\n")
+    done = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "run")
+    assert done.returncode == 1
+    assert "Not audited" in done.stdout
+    assert "no.nii.gz" in done.stdout
+    facts = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "run", "--json")
+    assert facts.returncode == 1
+    assert json.loads(facts.stdout)["refused"][0]["reason"]
+
+
+def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
+    data, run = demo / "data", tmp_path / "run"
+    assert_refused(maskwitness("audit", tmp_path / "nowhere", "-o", run), "nowhere")
+    assert_refused(maskwitness("audit", data), "Missing option")
+    assert_refused(
+        maskwitness("audit", data, "-o", run, "--preset", "papers"), "no preset 'papers'"
+    )
+    assert_refused(
+        maskwitness("audit", data, "-o", run, "--set", "patches.extend_mm=6"),
+        "did you mean 'patches.extent_mm'?",
+    )
+    assert_refused(maskwitness("audit", data, "-o", run, "--label", "one"), "data.labels")
+    assert_refused(maskwitness("audit", data, "-o", run, "--config", run / "no.toml"), "no.toml")
+    assert_refused(maskwitness("info", tmp_path), "is no run directory")
+    assert_refused(maskwitness("bench", "everything"), "no benchmark 'everything'")
+    assert_refused(maskwitness("phantom", data), "data")
+    assert_refused(
+        maskwitness("phantom", run, "--size", "huge"), "size must be one of small, medium, imagecas"
+    )
+    assert_refused(maskwitness("audits"), "No such command")
+    assert not run.exists()
+
+
+def test_settings_come_from_preset_file_and_command_line(demo, tmp_path):
+    (tmp_path / "mine.toml").write_text("[join]\nk = 7\nepsilon = 0.02\n")
+    done = maskwitness(
+        "audit", demo / "data", "-o", tmp_path / "run", "--config", tmp_path / "mine.toml",
+        "--set", "join.epsilon=0.01", "--label", "1,2", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    config = open_run(tmp_path / "run").config
+    assert (config.join.k, config.join.epsilon, config.data.labels) == (7, 0.01, (1, 2))
+
+
+def test_ctrl_c_exits_130_and_the_audit_goes_on_later(demo, tmp_path):
+    arguments = [
+        sys.executable,
+        "-m",
+        "maskwitness",
+        "audit",
+        demo / "data",
+        "-o",
+        tmp_path / "run",
+    ]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not (tmp_path / "run" / "run.json").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert b"Traceback" not in told
+    assert maskwitness("audit", demo / "data", "-o", tmp_path / "run").returncode == 0
+
+
+def test_shell_completion_is_offered():
+    done = subprocess.run(
+        [sys.executable, "-m", "maskwitness"],
+        env={**os.environ, "_MASKWITNESS_COMPLETE": "complete_bash", "COMP_WORDS": "maskwitness au",
+             "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert "audit" in done.stdout
