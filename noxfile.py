@@ -6,6 +6,9 @@ nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "docs", "tests"]
 
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff")
+SPELLED = ("src", "tests", "docs", "benchmarks", ".ci", "noxfile.py", "mkdocs.yml", *PAGES)
+
 
 @nox.session
 def lint(session: nox.Session) -> None:
@@ -45,7 +48,3 @@ def docs(session: nox.Session) -> None:
 def wheel(session: nox.Session) -> None:
     """The wheel in an empty environment, outside the repository."""
     session.run("python", ".ci/wheel.py")
-
-
-SPELLED = ["src", "tests", "docs", "benchmarks", ".ci", "noxfile.py", "mkdocs.yml", "Makefile",
-           "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"]  # fmt: skip

@@ -93,14 +93,15 @@ def test_a_name_that_is_not_public_is_refused():
     [
         "import maskwitness",
         "import maskwitness; maskwitness.__version__",
-        "import sys; sys.argv = ['maskwitness', '--help']; from maskwitness.cli import main; main()",
+        "import sys; sys.argv[1:] = ['--help']; from maskwitness.cli import main; main()",
     ],
     ids=["import", "version", "help"],
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(code: str):
     watched = (
         "import atexit, sys\n"
-        f"atexit.register(lambda: sys.stderr.write(repr(sorted(set({HEAVY!r}) & set(sys.modules)))))\n"
+        f"heavy = lambda: sorted(set({HEAVY!r}) & set(sys.modules))\n"
+        "atexit.register(lambda: sys.stderr.write(repr(heavy())))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", watched + code], capture_output=True, text=True, check=True

@@ -1,0 +1,252 @@
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from maskwitness.config import JoinSettings
+from maskwitness.join import cpu, dist2_limit, plan, range_pairs, reach_of
+from maskwitness.join.plan import plan_rows, room_for
+from maskwitness.patches import circle
+from maskwitness.records import Bank, Pairs
+from tests.shapes import bank_of_images
+
+ALL = JoinSettings(epsilon=1.0, k=0)
+
+
+def bank_with_ties(seed: int, patches: int = 90, size: int = 8) -> Bank:
+    """Many duplicates and many equal distances; a tenth of the patches have no image."""
+    rng = np.random.default_rng(seed)
+    inside = circle(size)
+    image = rng.integers(0, 256, (5, size, size))[rng.integers(0, 5, patches)]
+    image = np.clip(image + 4 * rng.integers(-2, 3, (patches, 1, 1)), 0, 255) * inside
+    mask = (rng.random((patches, size, size)) < rng.random((patches, 1, 1))) & inside
+    return bank_of_images(
+        image,
+        mask,
+        has_image=rng.random(patches) > 0.1,
+        group=rng.integers(0, 4, patches),
+        position_um=rng.integers(0, 12_000, patches),
+    )
+
+
+def brute_force(bank: Bank, settings: JoinSettings) -> list[list[tuple[int, int, int, int]]]:
+    """For each patch its witnesses as (dist2, index, intersection, union), by plain sums."""
+    images = bank.image.reshape(len(bank.image), -1).astype(np.int64)
+    masks = np.unpackbits(bank.mask, axis=1).astype(bool)
+    size = bank.image.shape[1]
+    limit = Fraction(repr(settings.epsilon)) * size * size * 255 * 255
+    found = []
+    for i in range(len(images)):
+        rows = []
+        for j in np.flatnonzero(bank.has_image & bank.has_image[i]).tolist():
+            near = abs(int(bank.position_um[i] - bank.position_um[j]))
+            same = bank.group[i] == bank.group[j]
+            barred = {
+                "any": False,
+                "other_scan": same,
+                "other_stretch": same and near <= settings.stretch_mm * 1000,
+            }[settings.testify]
+            dist2 = int(((images[i] - images[j]) ** 2).sum())
+            if i != j and not barred and dist2 < limit:
+                both, either = (masks[i] & masks[j]).sum(), (masks[i] | masks[j]).sum()
+                rows.append((dist2, j, int(both), int(either)))
+        found.append(sorted(rows)[: settings.k or None])
+    return found
+
+
+def rows_of(blocks: list[Pairs]) -> list[list[tuple[int, int, int, int]]]:
+    found: list[list[tuple[int, int, int, int]]] = []
+    for pairs in blocks:
+        assert pairs.first == len(found)
+        assert pairs.offset[0] == 0
+        assert pairs.offset[-1] == len(pairs.witness)
+        numbers = np.stack(
+            [pairs.dist2, pairs.witness, pairs.intersection, pairs.union], axis=1
+        ).tolist()
+        for start, stop in zip(pairs.offset[:-1], pairs.offset[1:], strict=True):
+            found.append([(d, w, i, u) for d, w, i, u in numbers[start:stop]])
+    return found
+
+
+def pairs_of(bank: Bank, settings: JoinSettings) -> list[list[tuple[int, int, int, int]]]:
+    return rows_of(list(range_pairs(bank, settings)))
+
+
+def assert_same_pairs(one: list[Pairs], other: list[Pairs]) -> None:
+    for name in ("witness", "dist2", "intersection", "union"):
+        a = np.concatenate([getattr(pairs, name) for pairs in one])
+        b = np.concatenate([getattr(pairs, name) for pairs in other])
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    assert rows_of(one) == rows_of(other)
+
+
+class TestWitnesses:
+    @pytest.mark.parametrize("k", [0, 1, 2, 7, 45, 1000])
+    @pytest.mark.parametrize("testify", ["any", "other_stretch", "other_scan"])
+    def test_equal_brute_force_with_ties_and_duplicates(self, k, testify):
+        bank = bank_with_ties(k)
+        settings = JoinSettings(epsilon=0.02, k=k, testify=testify, stretch_mm=3.0)
+        expected = brute_force(bank, settings)
+        assert pairs_of(bank, settings) == expected
+        ties = [d for row in expected for d, *_ in row]
+        assert k == 1 or len(ties) > len(set(ties))
+
+    def test_of_identical_patches_the_lowest_indices_are_kept(self):
+        bank = bank_of_images(np.full((30, 6, 6), 9))
+        rows = pairs_of(bank, JoinSettings(k=3))
+        assert [w for _, w, *_ in rows[0]] == [1, 2, 3]
+        assert [w for _, w, *_ in rows[2]] == [0, 1, 3]
+        assert [w for _, w, *_ in rows[29]] == [0, 1, 2]
+
+    def test_that_come_late_and_near_push_out_the_far(self):
+        # Distances to patch 0 fall along the bank: each full row is cut again and again.
+        image = np.zeros((41, 6, 6), int)
+        image[1:, 3, 3] = np.arange(40, 0, -1)
+        rows = pairs_of(bank_of_images(image), JoinSettings(k=2, epsilon=0.5))
+        assert rows[0] == [(1, 40, 0, 0), (4, 39, 0, 0)]
+
+    def test_counts_of_overlap_are_those_of_the_masks(self):
+        mask = np.zeros((3, 4, 4), bool)
+        mask[0, 1, :2] = mask[1, 1, 1:3] = True
+        (row, *_, empty) = pairs_of(bank_of_images(np.zeros((3, 4, 4)), mask), ALL)
+        assert row == [(0, 1, 1, 3), (0, 2, 0, 2)]
+        assert empty == [(0, 0, 0, 2), (0, 1, 0, 2)]
+
+    def test_a_patch_without_image_neither_testifies_nor_is_scored(self):
+        bank = bank_of_images(np.zeros((4, 5, 5)), has_image=np.array([True, False, True, True]))
+        assert [[w for _, w, *_ in row] for row in pairs_of(bank, ALL)] == [[2, 3], [], [0, 3], [0, 2]]
+
+    def test_a_bank_of_one_patch_has_no_pairs(self):
+        (pairs,) = range_pairs(bank_of_images(np.zeros((1, 5, 5))), JoinSettings())
+        assert pairs.offset.tolist() == [0, 0]
+        assert len(pairs.witness) == 0
+
+    def test_an_empty_bank_has_no_blocks(self):
+        assert list(range_pairs(bank_of_images(np.zeros((0, 5, 5))), JoinSettings())) == []
+
+    @pytest.mark.parametrize("size", [4, 5, 24, 33, 36, 40])
+    def test_distances_are_exact_at_the_extremes(self, size):
+        # 36 × 36 and more have above 1024 samples in the circle: float32 alone would round.
+        inside = circle(size)
+        rng = np.random.default_rng(size)
+        image = rng.integers(0, 2, (12, size, size)) * 255
+        image[0], image[1] = 255, 0
+        image[2], image[3] = 254, 1
+        image *= inside
+        rows = pairs_of(bank_of_images(image), ALL)
+        assert rows == brute_force(bank_of_images(image), ALL)
+        farthest = max(row[-1] for row in rows)
+        assert farthest[0] == 255**2 * int(inside.sum())
+
+    def test_of_the_largest_patches_the_counts_still_fit(self):
+        inside = circle(128)
+        image = np.stack([inside * 255, inside * 0])
+        (row, _) = pairs_of(bank_of_images(image, np.stack([inside, inside])), ALL)
+        assert row == [(255**2 * 12868, 1, 12868, 12868)]
+
+
+class TestEpsilon:
+    def test_is_read_as_the_decimal_number_that_was_written(self):
+        assert dist2_limit(1e-3, 24) == 37455  # 37454.4: 37454 is near, 37455 is not
+        # 0.01 as a binary fraction is a little more than 0.01 and would admit 260100.
+        assert dist2_limit(0.01, 20) == 260_100
+        assert ceil(Fraction(0.01) * 20**2 * 255**2) == 260_101
+
+    def test_is_a_limit_that_is_no_longer_near(self):
+        image = np.zeros((3, 4, 4), int)
+        image[1, 1, 1], image[2, 1, 1] = 101, 102  # the limit is 10201.2
+        epsilon = 10404 / (16 * 65025)  # 102²
+        assert dist2_limit(0.01, 4) == 10404
+        assert dist2_limit(epsilon, 4) in (10404, 10405)
+        rows = pairs_of(bank_of_images(image), JoinSettings(epsilon=0.01))
+        assert [d for d, *_ in rows[0]] == [101**2]
+
+    def test_of_one_admits_all_but_the_impossible(self):
+        assert dist2_limit(1.0, 24) == 24**2 * 255**2
+
+    @pytest.mark.parametrize(
+        ("settings", "reach"),
+        [
+            (JoinSettings(), -1),
+            (JoinSettings(testify="other_stretch"), 5000),
+            (JoinSettings(testify="other_stretch", stretch_mm=0.0005), 0),
+        ],
+    )
+    def test_the_reach_is_in_whole_micrometres(self, settings, reach):
+        assert reach_of(settings) == reach
+
+
+class TestExclusion:
+    def bank(self) -> Bank:
+        return bank_of_images(
+            np.zeros((5, 4, 4)),
+            group=np.array([7, 7, 7, 8, 8]),
+            position_um=np.array([0, 5000, 5001, 0, 10**9]),
+        )
+
+    def witnesses(self, testify, **settings):
+        rows = pairs_of(self.bank(), JoinSettings(testify=testify, **settings))
+        return [[w for _, w, *_ in row] for row in rows]
+
+    def test_any_patch_but_itself_may_testify(self):
+        assert self.witnesses("any") == [[j for j in range(5) if j != i] for i in range(5)]
+
+    def test_the_same_stretch_may_not_testify_up_to_and_with_its_end(self):
+        assert self.witnesses("other_stretch") == [[2, 3, 4], [3, 4], [0, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]]
+
+    def test_a_stretch_of_nothing_bars_the_same_place_only(self):
+        assert self.witnesses("other_stretch", stretch_mm=0.0)[0] == [1, 2, 3, 4]
+
+    def test_the_same_scan_may_not_testify_at_any_distance(self):
+        assert self.witnesses("other_scan") == [[3, 4]] * 3 + [[0, 1, 2]] * 2
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("k", [0, 5])
+    @pytest.mark.parametrize(("tile", "rows"), [(1, 1), (7, 1024), (8192, 13), (32, 9), (89, 91)])
+    def test_tiles_and_rows_change_nothing(self, monkeypatch, k, tile, rows):
+        bank, settings = bank_with_ties(5), JoinSettings(epsilon=0.02, k=k)
+        expected = list(range_pairs(bank, settings))
+        monkeypatch.setattr(cpu, "TILE", tile)
+        monkeypatch.setattr(plan, "TILE", tile)
+        monkeypatch.setattr(plan, "MOST_ROWS", rows)
+        blocks = list(range_pairs(bank, settings))
+        assert len(blocks) == -(-90 // rows)
+        assert_same_pairs(blocks, expected)
+
+    def test_memory_changes_nothing_but_the_number_of_blocks(self):
+        bank = bank_with_ties(6)
+        expected = list(range_pairs(bank, JoinSettings(epsilon=0.02)))
+        blocks = list(range_pairs(bank, JoinSettings(epsilon=0.02, memory_mb=0)))
+        assert (len(expected), len(blocks)) == (1, 90)
+        assert_same_pairs(blocks, expected)
+
+    def test_a_block_says_where_its_rows_begin(self, monkeypatch):
+        monkeypatch.setattr(plan, "MOST_ROWS", 40)
+        blocks = list(range_pairs(bank_with_ties(7), JoinSettings(epsilon=0.02)))
+        assert [(b.first, len(b.offset) - 1) for b in blocks] == [(0, 40), (40, 40), (80, 10)]
+
+    def test_rows_cover_every_patch_once_within_the_budget(self):
+        settings = JoinSettings(k=0, memory_mb=64)
+        rows = list(plan_rows(50_000, settings))
+        assert [n for block in rows for n in block] == list(range(50_000))
+        assert max(len(block) for block in rows) * 8 * (50_000 + 8192) <= 32 * 2**20
+        assert max(len(block) for block in plan_rows(50_000, JoinSettings())) == 1024
+
+    @pytest.mark.parametrize(("patches", "k", "room"), [(10, 0, 10), (10, 3, 6), (10, 7, 10)])
+    def test_a_row_has_room_for_twice_its_witnesses(self, patches, k, room):
+        assert room_for(patches, k) == room
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_threads_change_no_bit(self, threads):
+        bank = bank_with_ties(8, patches=300, size=24)
+        limit = dist2_limit(0.02, 24)
+        blocks = [range(n, min(n + 37, 300)) for n in range(0, 300, 37)]
+        with threadpool_limits(threads), ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(lambda rows: cpu.witnesses_of(bank, rows, limit, 50, -1), blocks))
+        expected = list(range_pairs(bank, JoinSettings(epsilon=0.02, k=50)))
+        assert sum(len(p.witness) for p in parts) > 3000
+        assert_same_pairs(parts, expected)
