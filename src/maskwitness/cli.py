@@ -223,7 +223,10 @@ def demo(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="What to measure: scan.")],
+    name: Annotated[str, typer.Argument(help="What to measure: scan or thinning.")],
+    mask: Annotated[
+        Path | None, typer.Option(help="For thinning: the mask to thin, in any format.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each step; the best counts.")] = 3,
     json_: Json = False,
 ) -> None:
@@ -237,7 +240,7 @@ def bench(
     if name not in benches.BENCHES:
         message = f"there is no benchmark {name!r}; there is {', '.join(benches.BENCHES)}"
         raise ConfigError(message)
-    result = benches.BENCHES[name](repeats)
+    result = benches.BENCHES[name](repeats, mask)
     _answer(json_, result, lambda: screen.show_bench(result))
 
 
