@@ -1,4 +1,4 @@
-"""Install the oldest dependencies that pyproject.toml promises, and run the quick tests with them."""
+"""Install the oldest dependencies that pyproject.toml promises, and run the quick tests on them."""
 
 import os
 import re

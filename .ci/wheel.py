@@ -2,7 +2,7 @@
 
     python .ci/wheel.py [PYTHON]
 
-Only the core dependencies are installed, so nothing that the tests or an extra bring can be leant on.
+Only the core dependencies are installed: what the tests and the extras bring is not there.
 """
 
 import csv

@@ -150,9 +150,9 @@ def _skimage(mask: np.ndarray) -> tuple[str, Callable[[], Any] | None]:
         for axis in range(3):
             filled = np.flatnonzero(mask.any(axis=tuple({0, 1, 2} - {axis})))
             sides.append(slice(filled[0], filled[-1] + 1))
-        return skeletonize(mask[tuple(sides)] != 0)
+        return skeletonize(mask[tuple(sides)] != 0)  # type: ignore[no-untyped-call]
 
-    return "scikit-image, bounding box", box_and_thin  # type: ignore[no-untyped-call]
+    return "scikit-image, bounding box", box_and_thin
 
 
 def _map_coordinates(
