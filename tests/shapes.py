@@ -51,6 +51,11 @@ def noise(seed: int, shape: tuple[int, int, int], share: float, smooth: float = 
     return mask
 
 
+def voxels_of(shape: tuple[int, ...]) -> np.ndarray:
+    """The indices of all voxels, in C order, as places."""
+    return np.moveaxis(np.indices(shape), 0, -1).reshape(-1, len(shape)).astype(np.float64)
+
+
 def as_mask(points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     mask = np.zeros(shape, np.uint8)
     mask[tuple(points.T)] = 1

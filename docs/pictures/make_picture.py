@@ -67,7 +67,7 @@ def draw(run: Run, finding: dict[str, Any]) -> Figure:
     _write(
         figure, 0.15, 4.77,
         f"{run.summary['scans']} synthetic scans with planted annotation errors were audited: "
-        f"{run.summary['patches']:,} points.",
+        f"{run.summary['patches']:,} points, ε = {run.config.join.epsilon:g}.",
     )  # fmt: skip
     score = f"{evidence.score:.1f}".replace("-", "−")
     _write(

@@ -73,9 +73,7 @@ def test_branches_walk_every_edge_of_the_graph_once(mask):
     edges = {frozenset(map(tuple, points[list(e)].tolist())) for e in prune_triangles(points)}
     graph = trace_graph(mask, ONE)
     places = [tuple(p) for p in graph.points_vox.astype(int).tolist()]
-    walked = [
-        frozenset(places[n - 1 : n + 1]) for n in range(len(places)) if graph.order[n] > 0
-    ]
+    walked = [frozenset(places[n - 1 : n + 1]) for n in range(len(places)) if graph.order[n] > 0]
     assert len(walked) == len(set(walked)) == len(edges)
     assert set(walked) == edges
     assert set(places) == {tuple(p) for p in points.tolist()}

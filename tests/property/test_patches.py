@@ -11,7 +11,7 @@ from maskwitness.frames import transport_frames
 from maskwitness.geometry import to_world
 from maskwitness.patches import circle, sample_patches
 from maskwitness.records import Frames
-from tests.shapes import graph_of, scan_of
+from tests.shapes import graph_of, scan_of, voxels_of
 
 seeds = st.integers(0, 10**6)
 quick = settings(max_examples=25, deadline=None)
@@ -35,13 +35,15 @@ def patches_in(linear: np.ndarray, frames: Frames, path: np.ndarray):
     affine = np.eye(4)
     affine[:3, :3] = linear
     affine[:3, 3] = path.mean(axis=0) - linear @ ((np.array(SHAPE) - 1) / 2)
-    voxels = np.stack(np.indices(SHAPE), axis=-1).reshape(-1, 3).astype(float)
+    voxels = voxels_of(SHAPE)
     places = to_world(voxels, affine).reshape(*SHAPE, 3)
     scan = scan_of(intensity(places), drawn(places), affine)
     return sample_patches(scan, graph_of([path], affine=affine), frames, PatchSettings())
 
 
-PATH = np.stack([0.2 * np.linspace(-1, 1, 5), -0.1 * np.linspace(-1, 1, 5), np.linspace(-1, 1, 5)]).T
+PATH = np.stack(
+    [0.2 * np.linspace(-1, 1, 5), -0.1 * np.linspace(-1, 1, 5), np.linspace(-1, 1, 5)]
+).T
 FRAMES = transport_frames(graph_of([PATH]), np.eye(4))
 FINE = 0.14
 TURN = Rotation.from_euler("zyx", [25, -40, 65], degrees=True).as_matrix()
@@ -123,7 +125,9 @@ def test_turning_the_frame_by_a_right_angle_turns_the_patch(seed):
     rng = np.random.default_rng(seed)
     graph = graph_of([np.rint(rng.uniform(2, 8, (4, 3)) * 8) / 8 + np.arange(4)[:, None]])
     t, n, b = (np.tile(axis, (4, 1)) for axis in np.eye(3)[[2, 0, 1]])
-    scan = scan_of(rng.integers(0, 4000, (14, 14, 14)), (rng.random((14,) * 3) < 0.5).astype(np.uint8))
+    scan = scan_of(
+        rng.integers(0, 4000, (14, 14, 14)), (rng.random((14,) * 3) < 0.5).astype(np.uint8)
+    )
     one = sample_patches(scan, graph, Frames(tangent=t, normal=n, binormal=b), PatchSettings())
     two = sample_patches(scan, graph, Frames(tangent=t, normal=b, binormal=-n), PatchSettings())
     np.testing.assert_array_equal(two.image, np.rot90(one.image, -1, (1, 2)))

@@ -312,7 +312,12 @@ class TestGraph:
 
     def test_components_come_in_the_order_of_their_lowest_index(self):
         graph = trace_graph(drawing("#.### ..... ###.#"), ONE)
-        assert [path_of(graph, b)[0] for b in range(4)] == [(0, 0, 0), (0, 2, 0), (2, 0, 0), (2, 4, 0)]
+        assert [path_of(graph, b)[0] for b in range(4)] == [
+            (0, 0, 0),
+            (0, 2, 0),
+            (2, 0, 0),
+            (2, 4, 0),
+        ]
         assert graph.parent.tolist() == [-1] * 4
 
     def test_a_gap_in_the_mask_ends_the_branch(self):
@@ -320,7 +325,9 @@ class TestGraph:
         mask[:, :, 15:17] = 0
         graph = trace_graph(mask, ONE)
         assert graph.parent.tolist() == [-1, -1]
-        assert max(k for _, _, k in path_of(graph, 0)) < 15 <= min(k for _, _, k in path_of(graph, 1))
+        assert (
+            max(k for _, _, k in path_of(graph, 0)) < 15 <= min(k for _, _, k in path_of(graph, 1))
+        )
 
     def test_the_root_is_the_end_with_the_largest_radius(self):
         for wide in (slice(2, 10), slice(20, 28)):
@@ -429,5 +436,7 @@ class TestRealMasks:
         solid = without_cavities(mask) if filled else mask
         skeleton = as_mask(points, mask.shape)
         assert topology(skeleton) == topology(solid)
-        assert ndimage.label(skeleton, EVERY_NEIGHBOUR)[1] == ndimage.label(mask, EVERY_NEIGHBOUR)[1]
+        assert (
+            ndimage.label(skeleton, EVERY_NEIGHBOUR)[1] == ndimage.label(mask, EVERY_NEIGHBOUR)[1]
+        )
         assert_covered(solid, points)

@@ -4,7 +4,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from maskwitness.config import JoinSettings
 from maskwitness.join import cpu, dist2_limit, plan, range_pairs, reach_of
@@ -117,7 +117,12 @@ class TestWitnesses:
 
     def test_a_patch_without_image_neither_testifies_nor_is_scored(self):
         bank = bank_of_images(np.zeros((4, 5, 5)), has_image=np.array([True, False, True, True]))
-        assert [[w for _, w, *_ in row] for row in pairs_of(bank, ALL)] == [[2, 3], [], [0, 3], [0, 2]]
+        assert [[w for _, w, *_ in row] for row in pairs_of(bank, ALL)] == [
+            [2, 3],
+            [],
+            [0, 3],
+            [0, 2],
+        ]
 
     def test_a_bank_of_one_patch_has_no_pairs(self):
         (pairs,) = range_pairs(bank_of_images(np.zeros((1, 5, 5))), JoinSettings())
@@ -193,7 +198,13 @@ class TestExclusion:
         assert self.witnesses("any") == [[j for j in range(5) if j != i] for i in range(5)]
 
     def test_the_same_stretch_may_not_testify_up_to_and_with_its_end(self):
-        assert self.witnesses("other_stretch") == [[2, 3, 4], [3, 4], [0, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]]
+        assert self.witnesses("other_stretch") == [
+            [2, 3, 4],
+            [3, 4],
+            [0, 3, 4],
+            [0, 1, 2, 4],
+            [0, 1, 2, 3],
+        ]
 
     def test_a_stretch_of_nothing_bars_the_same_place_only(self):
         assert self.witnesses("other_stretch", stretch_mm=0.0)[0] == [1, 2, 3, 4]

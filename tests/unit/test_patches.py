@@ -197,11 +197,19 @@ class TestMask:
 class TestAngle:
     @pytest.mark.parametrize(
         ("tangent", "degrees"),
-        [((0, 0, 1), 0), ((0, -1, 0), 0), ((1, 1, 0), 45), ((1, -1, 1), 54.7356), ((3, 4, 0), 36.8699)],
+        [
+            ((0, 0, 1), 0),
+            ((0, -1, 0), 0),
+            ((1, 1, 0), 45),
+            ((1, -1, 1), 54.7356),
+            ((3, 4, 0), 36.8699),
+        ],
     )
     def test_is_that_to_the_nearest_image_axis(self, tangent, degrees):
         unit = np.array([tangent]) / np.linalg.norm(tangent)
-        assert angles_to_axes(unit, np.diag([0.5, 0.5, 3.0, 1.0]))[0] == pytest.approx(degrees, abs=1e-4)
+        assert angles_to_axes(unit, np.diag([0.5, 0.5, 3.0, 1.0]))[0] == pytest.approx(
+            degrees, abs=1e-4
+        )
 
     def test_is_the_image_axes_own_and_not_the_worlds(self):
         half = math.sqrt(0.5)

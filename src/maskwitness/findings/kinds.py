@@ -62,7 +62,7 @@ class Narrower(Kind):
 
     @staticmethod
     def check(evidence: Evidence) -> bool:  # noqa: D102
-        return evidence.area_mm2 <= 0.8 * evidence.usual_area_mm2
+        return evidence.area_mm2 <= 0.8 * evidence.usual_area_mm2 and evidence.usual_area_mm2 > 0
 
 
 class Unlike(Kind):
