@@ -33,7 +33,7 @@ Progress goes to standard error, and only to a terminal. `maskwitness --version`
 |---|---|
 | 0 | done |
 | 1 | it ran, and there is something to complain of |
-| 2 | it was used wrongly, or a file or a setting does not fit |
+| 2 | it was used wrongly, a file or a setting does not fit, or the system refused a file |
 | 130 | it was interrupted |
 """
 

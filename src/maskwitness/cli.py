@@ -39,6 +39,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # no room, no permission, no such folder: the user's to put right
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"maskwitness: {place}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _show_version(wanted: bool) -> None:

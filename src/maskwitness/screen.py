@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -57,6 +58,7 @@ def audit_facts(run: Run) -> dict[str, Any]:
     return {
         "run": str(run.path),
         **run.summary,
+        "notes": run.state["dataset"].get("notes", []),
         "refused": refused,
         "worst": run.findings.slice(0, SHOWN).to_pylist() if finished else [],
     }
@@ -70,6 +72,8 @@ def info_facts(run: Run) -> dict[str, Any]:
 def show_audit(run: Run) -> None:
     """Print the outcome of an audit."""
     console = Console()
+    for note in run.state["dataset"].get("notes", []):
+        console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
     _print_refused(console, run)
     if "scores" not in run.state["stages"]:
         console.print("No scan could be audited.", style="bold")
@@ -83,9 +87,12 @@ def show_info(run: Run) -> None:
     """Print what a run holds, its stages and its settings."""
     console = Console()
     state = run.state
-    console.print(f"[bold]{run.path}[/bold]  made by maskwitness {state['maskwitness']}")
+    console.print(
+        f"[bold]{escape(str(run.path))}[/bold]  made by maskwitness {state['maskwitness']}"
+    )
     dataset = state["dataset"]
-    console.print(f"data set: {dataset.get('root', '?')} ({dataset.get('kind', '?')})")
+    root = escape(str(dataset.get("root", "?")))
+    console.print(f"data set: {root} ({dataset.get('kind', '?')})")
     stages = Table(title="Stages", title_justify="left")
     stages.add_column("stage")
     stages.add_column("finished")
@@ -99,7 +106,7 @@ def show_info(run: Run) -> None:
     for step, values in state["config"].items():
         if isinstance(values, dict):
             for key, value in values.items():
-                settings.add_row(f"{step}.{key}", str(value))
+                settings.add_row(f"{step}.{key}", escape(str(value)))
     console.print(settings)
     if "patches" in state["stages"]:
         show_audit(run)
@@ -110,6 +117,7 @@ def show_phantom(out: Path) -> None:
     Console().print(
         f"A data set is in {out}, its truth in {out / 'truth'}.\n"
         f"Next: maskwitness audit {out} -o RUN, then maskwitness judge RUN --truth {out}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )
@@ -161,7 +169,7 @@ def _print_refused(console: Console, run: Run) -> None:
     table.add_column("scan", no_wrap=True)
     table.add_column("because")
     for row in refused:
-        table.add_row(row["name"], row["reason"])
+        table.add_row(escape(row["name"]), escape(row["reason"]))
     console.print(table)
 
 
@@ -185,14 +193,26 @@ def _print_counts(console: Console, run: Run) -> None:
     for name, value, meaning in rows:
         table.add_row(name, f"{value:,}", meaning)
     console.print(table)
+    for advice in _advice(run):
+        console.print(advice, style="yellow", highlight=False)
+
+
+def _advice(run: Run) -> Iterator[str]:
+    s = run.summary
     if s["wider_than_patch"]:
-        console.print(
+        extent_mm = math.ceil(s["widest_mm"] * 1.5)
+        yield (
             f"{s['wider_than_patch']:,} points ({_share(s['wider_than_patch'], s['patches'])}) lie "
             f"in vessels wider than the patch of {run.config.patches.extent_mm:g} mm (widest "
             f"{s['widest_mm']:.1f} mm).\nTheir patches see no vessel wall. Consider "
-            f"--set patches.extent_mm={math.ceil(s['widest_mm'] * 1.5)}",
-            style="yellow",
-            highlight=False,
+            f"--set patches.extent_mm={extent_mm} --set quality.reach_mm={extent_mm / 2:g}"
+        )
+    if s["scored"] < s["patches"] / 2:
+        wider = 2 * run.config.join.epsilon
+        yield (
+            f"{_share(s['scored'], s['patches'])} of the points could be scored. Of the others "
+            "nothing is known: unscored is not clean.\nMore scans give more look-alikes. So does a "
+            f"wider ε, at the price of worse ones: --set join.epsilon={wider:g}"
         )
 
 
@@ -204,7 +224,8 @@ def _bad_rule(run: Run) -> str:
 def _print_worst(console: Console, run: Run) -> None:
     found = run.findings
     if not len(found):
-        console.print("No finding: nothing scores below the threshold.")
+        reason = "no point is bad" if run.summary["scored"] else "no point was scored"
+        console.print(f"No finding: {reason}.")
         return
     table = Table(title="The worst places (x, y, z in world mm, RAS+)", title_justify="left")
     for name in ("", "scan", "x", "y", "z", "length mm", "score", "the mask is"):
@@ -212,7 +233,7 @@ def _print_worst(console: Console, run: Run) -> None:
     for row in found.slice(0, SHOWN).to_pylist():
         table.add_row(
             str(row["finding"] + 1),
-            row["scan"],
+            escape(row["scan"]),
             *(f"{row[f'centre_{axis}_mm']:.1f}" for axis in "xyz"),
             f"{row['length_mm']:.1f}",
             f"{row['worst_score']:.1f}",
@@ -265,7 +286,7 @@ def _print_files(console: Console, run: Run) -> None:
 
 
 def _print_place(console: Console, meaning: str, place: Path) -> None:
-    console.print(f"  {meaning:<35} {place}", highlight=False, soft_wrap=True)
+    console.print(f"  {meaning:<35} {place}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _share(part: int, whole: int) -> str:

@@ -117,6 +117,10 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
         maskwitness("phantom", run, "--size", "huge"), "size must be one of small, medium, imagecas"
     )
     assert_refused(maskwitness("audits"), "No such command")
+    (tmp_path / "file").touch()  # the system refuses to make a folder below it
+    for words in (("audit", data, "-o"), ("phantom",), ("demo", "-o")):
+        place = tmp_path / "file" / "below"
+        assert_refused(maskwitness(*words, place), str(place))
     assert not run.exists()
 
 

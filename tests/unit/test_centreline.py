@@ -237,6 +237,14 @@ class TestCavities:
         mask[1, 1, 1] = mask[0, 0, 1] = 0  # these two share an edge only
         assert thin(mask).filled == 1
 
+    def test_that_are_rings_take_their_own_loop_with_them(self):
+        around = np.pad(torus(), 3)
+        mask = np.ones_like(around) - around
+        assert topology(mask) == (1, 1, 1)
+        points, filled = thinned(mask)
+        assert filled == around.sum()
+        assert topology(as_mask(points, mask.shape)) == (1, 0, 0)
+
     def test_count_as_vessel_where_radii_are_measured(self):
         solid = ball(5.2, (7, 7, 7), (15, 15, 15))
         hollow = solid - ball(1.5, (7, 7, 7), (15, 15, 15))

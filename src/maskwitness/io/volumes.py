@@ -127,13 +127,15 @@ def split_ending(name: str) -> tuple[str, str]:
 
 
 def _read(path: Path) -> Volume:
-    if not path.exists():
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:  # other errors are told as the system tells them
         linked = path.is_symlink()
         message = "it links to a file that is not here" if linked else "there is no such file"
-        raise InputError(message)
+        raise InputError(message) from error
     if path.is_dir():
         return itk.read_series(path)
-    if path.stat().st_size == 0:
+    if size == 0:
         message = "it is empty"
         raise InputError(message)
     ending = split_ending(path.name)[1].lower()
