@@ -20,6 +20,7 @@ from jaxtyping import Int64, UInt8
 from zarr.codecs import BloscCodec
 
 from maskwitness.errors import StoreError
+from maskwitness.io.files import write_whole
 from maskwitness.records import Pairs
 
 FORMAT = 1
@@ -68,12 +69,7 @@ class RunFolder:
     def write_state(self, state: Mapping[str, Any]) -> None:
         """Replace run.json as a whole."""
         text = json.dumps({"format": FORMAT, **state}, indent=2, ensure_ascii=False) + "\n"
-        aside = self.path(".run.json.part")
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path("run.json"))
+        write_whole(self.path("run.json"), text.encode())
 
     def move_in(self, aside: Path, name: str) -> None:
         """Give a finished folder its name; what had that name before goes away."""

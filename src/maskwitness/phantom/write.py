@@ -15,17 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import nibabel
-import numpy as np
-from isal import igzip
-from jaxtyping import Float64, Shaped
-
 from maskwitness.errors import InputError
+from maskwitness.io.files import write_whole
+from maskwitness.io.volumes import write_volume
 from maskwitness.phantom.make import make_scan
 from maskwitness.phantom.records import PhantomScan, PlantedError
 from maskwitness.phantom.settings import PhantomSettings, check_settings
 
-GZIP_LEVEL = 1
 PLACES = ("start", "centre", "end")
 COLUMNS = (
     "scan",
@@ -69,11 +65,11 @@ def write_phantom(
         rows += found
         if on_scan is not None:
             on_scan(done, settings.scans)
-    write_aside(out / "truth/errors.csv", _table(rows))
+    write_whole(out / "truth/errors.csv", _table(rows))
     about = {"package": version("maskwitness"), "settings": dataclasses.asdict(settings)}
-    write_aside(out / "truth/phantom.json", _json(about))
+    write_whole(out / "truth/phantom.json", _json(about))
     # last, because a folder with a dataset.json is a finished one
-    write_aside(out / "dataset.json", _json(_dataset(settings)))
+    write_whole(out / "dataset.json", _json(_dataset(settings)))
 
 
 def _write_scans(out: Path, settings: PhantomSettings, workers: int) -> Any:
@@ -90,21 +86,11 @@ def _write_scan(out: Path, settings: PhantomSettings, index: int) -> list[dict[s
     scan = make_scan(settings, index)
     affine = scan.image.affine
     name = f"{scan.name}.nii.gz"
-    write_aside(out / "imagesTr" / f"{scan.name}_0000.nii.gz", nifti(scan.image.data, affine))
-    write_aside(out / "labelsTr" / name, nifti(scan.drawn, affine))
-    write_aside(out / "truth/masks" / name, nifti(scan.truth, affine))
-    write_aside(out / "truth/errors" / name, nifti(scan.error_map, affine))
+    write_volume(out / "imagesTr" / f"{scan.name}_0000.nii.gz", scan.image.data, affine)
+    write_volume(out / "labelsTr" / name, scan.drawn, affine)
+    write_volume(out / "truth/masks" / name, scan.truth, affine)
+    write_volume(out / "truth/errors" / name, scan.error_map, affine)
     return [error_row(scan, error) for error in scan.errors]
-
-
-def nifti(data: Shaped[np.ndarray, "i j k"], affine: Float64[np.ndarray, "4 4"]) -> bytes:
-    """Return an array as the bytes of a .nii.gz file, the same bytes every time."""
-    build: Any = nibabel.Nifti1Image  # nibabel has no types
-    image = build(data, affine)
-    image.set_sform(affine, code=1)
-    image.set_qform(affine, code=1)
-    image.header.set_xyzt_units("mm")
-    return igzip.compress(image.to_bytes(), compresslevel=GZIP_LEVEL, mtime=0)
 
 
 def error_row(scan: PhantomScan, error: PlantedError) -> dict[str, Any]:
@@ -140,10 +126,3 @@ def _dataset(settings: PhantomSettings) -> dict[str, Any]:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def write_aside(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    aside = path.with_name(f".{path.name}.part")
-    aside.write_bytes(content)
-    aside.replace(path)

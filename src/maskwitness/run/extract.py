@@ -18,6 +18,7 @@ from maskwitness.config import Config, as_dict, digest_of
 from maskwitness.errors import GeometryError, InputError, explain
 from maskwitness.geometry import spacing_mm
 from maskwitness.io.datasets import Case
+from maskwitness.io.files import write_whole
 from maskwitness.io.store import PatchWriter, RunFolder
 from maskwitness.io.tables import PATCHES, SCANS, table_of, write_table
 from maskwitness.io.volumes import file_digest, read_scan
@@ -102,7 +103,7 @@ def _extract_scan(case: Case, part: Part, config: Config) -> Row:
     except (InputError, GeometryError) as error:
         return dict.fromkeys(SCANS) | row | {"status": "refused", "reason": explain(error)}
     row |= {"status": "audited", "reason": ""}
-    _write_aside(part.row, json.dumps({"key": key, "row": row}).encode())
+    write_whole(part.row, json.dumps({"key": key, "row": row}).encode())
     return row
 
 
@@ -175,9 +176,3 @@ def _audited(rows: Sequence[Row], parts: Path) -> Iterator[tuple[Row, dict[str, 
         if row["status"] == "audited":
             with np.load(Part(parts, row["scan"]).arrays, allow_pickle=False) as arrays:
                 yield row, dict(arrays)
-
-
-def _write_aside(path: Path, content: bytes) -> None:
-    aside = path.with_suffix(".part")
-    aside.write_bytes(content)
-    aside.replace(path)
