@@ -50,17 +50,15 @@ def progress() -> Iterator[Tell]:
 
 def audit_facts(run: Run) -> dict[str, Any]:
     """Return an audit's outcome for a machine."""
-    scans = run.scans.select(["name", "status", "reason"]).to_pylist()
-    refused = [
-        {"scan": s["name"], "reason": s["reason"]} for s in scans if s["status"] != "audited"
-    ]
-    finished = "scores" in run.state["stages"]
+    refused = [{"scan": s["name"], "reason": s["reason"]} for s in _refused(run)]
+    scored = "scores" in run.state["stages"]
     return {
         "run": str(run.path),
+        "finished": run.is_finished,
         **run.summary,
         "notes": run.state["dataset"].get("notes", []),
         "refused": refused,
-        "worst": run.findings.slice(0, SHOWN).to_pylist() if finished else [],
+        "worst": run.findings.slice(0, SHOWN).to_pylist() if scored else [],
     }
 
 
@@ -75,8 +73,16 @@ def show_audit(run: Run) -> None:
     for note in run.state["dataset"].get("notes", []):
         console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
     _print_refused(console, run)
-    if "scores" not in run.state["stages"]:
+    if run.summary.get("scans_audited") == 0:
         console.print("No scan could be audited.", style="bold")
+        return
+    if not run.is_finished:
+        done = ", ".join(run.state["stages"]) or "none"
+        console.print(
+            f"The audit is not finished (stages done: {done}). Run it again to go on.",
+            style="yellow",
+        )
+    if "scores" not in run.state["stages"]:
         return
     _print_counts(console, run)
     _print_worst(console, run)
@@ -108,8 +114,7 @@ def show_info(run: Run) -> None:
             for key, value in values.items():
                 settings.add_row(f"{step}.{key}", escape(str(value)))
     console.print(settings)
-    if "patches" in state["stages"]:
-        show_audit(run)
+    show_audit(run)
 
 
 def show_phantom(out: Path) -> None:
@@ -162,7 +167,7 @@ def show_bench(result: dict[str, Any]) -> None:
 
 
 def _print_refused(console: Console, run: Run) -> None:
-    refused = [row for row in run.scans.to_pylist() if row["status"] != "audited"]
+    refused = _refused(run)
     if not refused:
         return
     table = Table(title="Not audited", title_justify="left", show_lines=True)
@@ -171,6 +176,12 @@ def _print_refused(console: Console, run: Run) -> None:
     for row in refused:
         table.add_row(escape(row["name"]), escape(row["reason"]))
     console.print(table)
+
+
+def _refused(run: Run) -> list[dict[str, Any]]:
+    if "scans" not in run.summary:  # an audit that was interrupted in its first stage
+        return []
+    return [row for row in run.scans.to_pylist() if row["status"] != "audited"]
 
 
 def _print_counts(console: Console, run: Run) -> None:

@@ -173,6 +173,54 @@ def test_changed_data_is_noticed_by_its_content(phantom_data, finished_run, tmp_
     assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, True]
 
 
+def test_a_data_set_that_moved_is_followed(phantom_data, tmp_path):
+    shutil.copytree(phantom_data, tmp_path / "data")
+    before = audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    after = audit(tmp_path / "elsewhere", tmp_path / "run", config=WIDE)
+    assert after.state["stages"] == before.state["stages"]
+    assert after.state["dataset"]["root"] == str(tmp_path / "elsewhere")
+    for row in after.scans.to_pylist():
+        assert row["image"] == str(tmp_path / f"elsewhere/imagesTr/{row['name']}_0000.nii.gz")
+
+
+@pytest.mark.parametrize(
+    ("gone", "kept"),
+    [("quality", 3), ("findings.parquet", 2), ("pairs.zarr", 1), ("patches.parquet", 0)],
+)
+def test_results_that_are_gone_are_made_again(gone, kept, phantom_data, finished_run, tmp_path):
+    shutil.copytree(finished_run.path, tmp_path / "run")
+    place = tmp_path / "run" / gone
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    run = audit(phantom_data, tmp_path / "run", config=WIDE)
+    assert_same_results(run, finished_run)
+    old, new = finished_run.state["stages"], run.state["stages"]
+    same = [new[stage]["finished"] == old[stage]["finished"] for stage in new]
+    assert same[:kept] == [True] * kept
+
+
+def test_old_results_do_not_pass_for_new_ones(phantom_data, finished_run, tmp_path):
+    shutil.copytree(finished_run.path, tmp_path / "run")
+
+    def interrupt(stage, done, total):
+        raise KeyboardInterrupt
+
+    other = {"join": {"epsilon": 0.02}}
+    with pytest.raises(KeyboardInterrupt):
+        audit(phantom_data, tmp_path / "run", config=other, redo=True, progress=interrupt)
+    run = open_run(tmp_path / "run")
+    assert not run.is_finished
+    assert len(run.patches) == finished_run.summary["patches"]
+    assert "pairs" not in run.summary
+    for read in (lambda: run.scores, lambda: run.findings, lambda: run.evidence(0)):
+        with pytest.raises(StoreError, match="is not finished: it has no scores yet"):
+            read()
+    with pytest.raises(StoreError, match="it has no quality yet"):
+        run.quality("phantom_000")
+    left = {p.name for p in run.path.iterdir()}
+    assert left.isdisjoint({"pairs.zarr", "scores.parquet", "findings.parquet", "quality"})
+
+
 def test_a_bad_scan_becomes_a_row_and_the_others_go_on(phantom_data, tmp_path):
     shutil.copytree(phantom_data, tmp_path / "data")
     labels = tmp_path / "data" / "labelsTr"

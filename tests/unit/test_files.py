@@ -19,7 +19,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(message)
 
     files.write_whole(tmp_path / "run.json", b"old")
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         files.write_whole(tmp_path / "run.json", b"new")
     assert (tmp_path / "run.json").read_bytes() == b"old"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from maskwitness import screen
-from maskwitness.io.store import RunFolder
 from maskwitness.run import Run, audit, open_run
 from tests.conftest import WIDE
 
@@ -86,9 +85,28 @@ def test_the_facts_for_a_machine_are_those_of_the_run(finished_run):
 
 
 def test_an_unfinished_run_is_shown_as_what_it_is(finished_run, capsys):
-    state = {**finished_run.state, "stages": {}}
-    assert "No scan could be audited" in shown(Run(RunFolder(finished_run.path), state), capsys)
-    assert open_run(finished_run.path).state["stages"]
+    assert "is not finished" not in shown(finished_run, capsys)
+    kept = {"patches": finished_run.state["stages"]["patches"]}
+    half = dataclasses.replace(finished_run, state={**finished_run.state, "stages": kept})
+    assert "The audit is not finished (stages done: patches). Run it again" in shown(half, capsys)
+    assert not screen.audit_facts(half)["finished"]
+    assert screen.audit_facts(half)["worst"] == []
+
+
+def test_a_run_that_was_interrupted_at_once_is_shown(phantom_data, tmp_path, capsys):
+    def interrupt(stage, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(phantom_data, tmp_path / "run", progress=interrupt)
+    run = open_run(tmp_path / "run")
+    assert "is not finished (stages done: none)" in shown(run, capsys, screen.show_info)
+    assert screen.info_facts(run)["refused"] == []
+
+
+def test_a_run_without_a_scan_says_so(finished_run, capsys):
+    none = changed(finished_run, scans_audited=0)
+    assert "No scan could be audited" in shown(none, capsys)
 
 
 def test_progress_is_silent_where_nobody_watches(capsys):

@@ -73,15 +73,20 @@ class RunFolder:
 
     def move_in(self, aside: Path, name: str) -> None:
         """Give a finished folder its name; what had that name before goes away."""
+        self.remove(name)
+        aside.replace(self.path(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder, if it is there, so that no half of it is ever seen."""
         place = self.path(name)
-        if place.exists():
-            old = self.work / f"old-{name}"
-            shutil.rmtree(old, ignore_errors=True)
-            place.replace(old)
-            aside.replace(place)
-            shutil.rmtree(old)
-        else:
-            aside.replace(place)
+        if not place.is_dir():
+            place.unlink(missing_ok=True)
+            return
+        old = self.work / f"old-{name}"
+        shutil.rmtree(old, ignore_errors=True)
+        self.work.mkdir(exist_ok=True)
+        place.replace(old)
+        shutil.rmtree(old)
 
     def fresh(self, name: str) -> Path:
         """Return an empty working folder."""

@@ -6,7 +6,6 @@ the parts it has. A scan that cannot be audited becomes a row with its reason, a
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from maskwitness.io.tables import PATCHES, SCANS, table_of, write_table
 from maskwitness.io.volumes import file_digest, read_scan
 from maskwitness.pipeline import describe
 from maskwitness.records import Description
+from maskwitness.run.threads import in_threads
 
 Row = dict[str, Any]
 
@@ -57,18 +57,14 @@ def extract(
     parts = folder.work / "scans"
     parts.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = [{}] * len(cases)
-    with ThreadPoolExecutor(workers) as pool:
-        tasks = {
-            pool.submit(_extract_scan, case, Part(parts, n), config): n
-            for n, case in enumerate(cases)
-        }
-        try:
-            for done, task in enumerate(as_completed(tasks), start=1):
-                rows[tasks[task]] = {"scan": tasks[task], **task.result()}
-                on_scan(done, len(cases))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+
+    def one(job: tuple[int, Case]) -> Row:
+        number, case = job
+        return {**_extract_scan(case, Part(parts, number), config), "scan": number}
+
+    for done, row in enumerate(in_threads(one, list(enumerate(cases)), workers), start=1):
+        rows[row["scan"]] = row
+        on_scan(done, len(cases))
     if any(row["status"] == "audited" for row in rows):
         _join_parts(rows, parts, folder)
     columns = {name: [row[name] for row in rows] for name in SCANS}
@@ -87,17 +83,27 @@ def stamp_of(path: Path) -> str:
     return f"{len(stats)}:{total}:{latest}"
 
 
+def where_from(case: Case) -> Row:
+    """Return where the files of a case lie, and what tells at a glance whether they changed."""
+    return {
+        "image": str(case.image),
+        "mask": str(case.mask),
+        "image_stamp": stamp_of(case.image),
+        "mask_stamp": stamp_of(case.mask),
+    }
+
+
 def _extract_scan(case: Case, part: Part, config: Config) -> Row:
-    stamps = {"image_stamp": stamp_of(case.image), "mask_stamp": stamp_of(case.mask)}
+    source = where_from(case)
     settings = {step: as_dict(config)[step] for step in ("data", "patches")}
-    key = digest_of([case.name, str(case.image), str(case.mask), stamps, settings])
+    key = digest_of([case.name, source, settings])
     try:
         kept = json.loads(part.row.read_text(encoding="utf-8"))
         if kept["key"] == key:
             return kept["row"]
     except (OSError, ValueError, KeyError):
         pass
-    row: Row = {"name": case.name, "image": str(case.image), "mask": str(case.mask), **stamps}
+    row: Row = {"name": case.name, **source}
     try:
         row |= _describe_into(case, part, config)
     except (InputError, GeometryError) as error:

@@ -62,6 +62,11 @@ class Run:
         return dict(self.state["summary"])
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all stages of the audit are."""
+        return "quality" in self.state["stages"]
+
+    @property
     def scans(self) -> pa.Table:
         """One row a scan, the refused ones with their reason."""
         return read_table(self.folder.path("scans.parquet"))
@@ -69,27 +74,32 @@ class Run:
     @property
     def patches(self) -> pa.Table:
         """One row a patch: where it lies and what was measured on it."""
+        self._need("patches")
         return read_table(self.folder.path("patches.parquet"))
 
     @property
     def scores(self) -> pa.Table:
         """One row a patch: its score, low is bad, null is unscored."""
+        self._need("scores")
         return read_table(self.folder.path("scores.parquet"))
 
     @property
     def findings(self) -> pa.Table:
         """The places to look at, worst first."""
+        self._need("scores")
         return read_table(self.folder.path("findings.parquet"))
 
     @property
     def baseline(self) -> Baseline:
         """The mask disagreement that is usual at each image distance."""
+        self._need("scores")
         table = read_table(self.folder.path("baseline.parquet"))
         columns = {name: table[name].to_numpy() for name in table.column_names if name != "bin"}
         return Baseline(**columns)
 
     def evidence(self, patch: int, most: int | None = None) -> Evidence:
         """Return a patch with its nearest witnesses, all of them unless ``most`` is given."""
+        self._need("scores")
         patches = open_arrays(self.folder.path("patches.zarr"))
         count = int(self.summary["patches"])
         if not 0 <= patch < count:
@@ -124,7 +134,16 @@ class Run:
 
     def quality(self, name: str) -> Volume:
         """Return the quality map of a scan."""
+        self._need("quality")
         return read_volume(self.folder.path("quality") / f"{name}.nii.gz")
+
+    def _need(self, stage: str) -> None:
+        if stage not in self.state["stages"]:
+            message = (
+                f"the audit of {self.path} is not finished: it has no {stage} yet; "
+                "run the same audit again to go on"
+            )
+            raise StoreError(message)
 
     def _unpack(self, packed: UInt8[np.ndarray, "n bytes"]) -> Bool[np.ndarray, "n u v"]:
         size = self.config.patches.size

@@ -1,15 +1,16 @@
 """The audit, stage by stage: patches, pairs, scores, quality.
 
 Each stage has a key, the digest of everything its result depends on. A stage whose key stands in
-``run.json`` is finished and not done again; that is the whole of resuming. Other settings or
-changed data give other keys: that is said, and nothing is replaced unless the user asks for it.
+``run.json`` and whose files are there is finished and not done again; that is the whole of
+resuming. Other settings or changed data give other keys: that is said, and nothing is replaced
+unless the user asks for it. Before a stage is done again, its old results and all that rests on
+them go away, so that they never pass for those of the new settings.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,15 +22,36 @@ from maskwitness.config import Config, as_dict, differences, digest_of, from_dic
 from maskwitness.errors import ConfigError, InputError, StoreError
 from maskwitness.io.datasets import Case, Dataset, find_cases, find_cases_in
 from maskwitness.io.store import FORMAT, Lock, PairWriter, RunFolder, is_run
-from maskwitness.io.tables import read_table
+from maskwitness.io.tables import SCANS, read_table, table_of, write_table
 from maskwitness.io.volumes import file_digest, write_volume
 from maskwitness.join import range_pairs
 from maskwitness.quality import paint_quality
-from maskwitness.run.extract import extract, stamp_of
+from maskwitness.run.extract import extract, stamp_of, where_from
 from maskwitness.run.opened import Run, open_run
 from maskwitness.run.scoring import read_bank, write_scores
+from maskwitness.run.threads import in_threads
 
-STAGES = ("patches", "pairs", "scores", "quality")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of the audit: what it writes, and which counts of the summary are its own."""
+
+    files: tuple[str, ...]
+    counts: tuple[str, ...] = ()
+
+
+STAGES: Mapping[str, Stage] = {
+    "patches": Stage(
+        files=("scans.parquet", "patches.parquet", "patches.zarr"),
+        counts=("scans", "scans_audited", "patches", "wider_than_patch", "widest_mm"),
+    ),
+    "pairs": Stage(files=("pairs.zarr",), counts=("pairs",)),
+    "scores": Stage(
+        files=("baseline.parquet", "scores.parquet", "findings.parquet"),
+        counts=("scored", "unscored", "findings", "bad_points"),
+    ),
+    "quality": Stage(files=("quality",)),
+}
 
 
 # What is told while an audit runs: the stage, how much of it is done, of how much. It is called
@@ -113,12 +135,15 @@ class _Audit:
 
     def run(self, redo: bool) -> None:
         self.state = self.folder.read_state()
-        changed = self._changed_data()
+        scans = self._scans_so_far()
+        changed = list(_changes(scans, self.dataset.cases)) if scans else []
         self._refuse_stale(changed, redo)
         if changed:
             self.state = {}
+        elif scans:
+            self._follow(scans)
         self.state = {
-            "maskwitness": _version(),
+            "maskwitness": self.state.get("maskwitness", _version()),
             "created": self.state.get("created", _now()),
             "config": as_dict(self.config),
             "config_digest": self.config.digest(),
@@ -133,13 +158,31 @@ class _Audit:
             self._do("quality", self._quality)
             shutil.rmtree(self.folder.work, ignore_errors=True)
 
-    def _changed_data(self) -> list[str]:
-        if "patches" not in self.state.get("stages", {}):
-            return []
-        rows = {
-            row["name"]: row for row in read_table(self.folder.path("scans.parquet")).to_pylist()
+    def _scans_so_far(self) -> dict[str, dict[str, Any]]:
+        if "patches" not in self.state.get("stages", {}) or not self._is_whole("patches"):
+            return {}
+        table = read_table(self.folder.path("scans.parquet"))
+        return {row["name"]: row for row in table.to_pylist()}
+
+    def _follow(self, scans: Mapping[str, Mapping[str, Any]]) -> None:
+        # The same content at another place or with another time: remember where it is now.
+        case_of = {case.name: case for case in self.dataset.cases}
+        rows = [{**row, **where_from(case_of[name])} for name, row in scans.items()]
+        if rows != list(scans.values()):
+            table = table_of({name: [row[name] for row in rows] for name in SCANS}, SCANS)
+            write_table(self.folder.path("scans.parquet"), table)
+            self.state["dataset"] |= self._source()
+            self.folder.write_state(self.state)
+
+    def _source(self) -> dict[str, Any]:
+        return {
+            "kind": self.dataset.kind,
+            "root": str(self.dataset.root),
+            "notes": list(self.dataset.notes),
         }
-        return list(_changes(rows, self.dataset.cases))
+
+    def _is_whole(self, stage: str) -> bool:
+        return all(self.folder.path(name).exists() for name in STAGES[stage].files)
 
     def _refuse_stale(self, changed: list[str], redo: bool) -> None:
         if redo or not self.state:
@@ -158,13 +201,10 @@ class _Audit:
                 raise ConfigError(message)
 
     def _do(self, stage: str, work: Callable[[], Mapping[str, Any]]) -> None:
-        if stage in self.state["stages"] and self.state["stages"][stage]["key"] == self._key(stage):
+        kept = self.state["stages"].get(stage)
+        if kept and kept["key"] == self._key(stage) and self._is_whole(stage):
             return
-        later = STAGES[STAGES.index(stage) :]
-        self.state["stages"] = {
-            name: kept for name, kept in self.state["stages"].items() if name not in later
-        }
-        self.folder.write_state(self.state)
+        self._drop_from(stage)
         begun = time.monotonic()
         self.state["summary"] |= work()
         if stage != "patches" or self.state["summary"]["scans_audited"]:
@@ -173,6 +213,18 @@ class _Audit:
                 "key": self._key(stage), "finished": _now(), "seconds": seconds
             }  # fmt: skip
         self.folder.write_state(self.state)
+
+    def _drop_from(self, first: str) -> None:
+        names = list(STAGES)
+        for stage in names[names.index(first) :]:
+            self.state["stages"].pop(stage, None)
+            for count in STAGES[stage].counts:
+                self.state["summary"].pop(count, None)
+        self.state["maskwitness"] = _version()
+        self.folder.write_state(self.state)
+        for stage in names[names.index(first) :]:
+            for name in STAGES[stage].files:
+                self.folder.remove(name)
 
     def _key(self, stage: str) -> str:
         # Each stage depends on its own settings and on the stage before it.
@@ -183,8 +235,9 @@ class _Audit:
             "scores": {**settings["residuals"], **settings["findings"]},
             "quality": settings["quality"],
         }[stage]
-        before = STAGES.index(stage) - 1
-        basis = self._key(STAGES[before]) if before >= 0 else self.state["dataset"]
+        before = list(STAGES).index(stage) - 1
+        content = self.state["dataset"].get("fingerprint")
+        basis = self._key(list(STAGES)[before]) if before >= 0 else content
         return digest_of([FORMAT, stage, own, basis])
 
     def _patches(self) -> Mapping[str, Any]:
@@ -197,12 +250,7 @@ class _Audit:
         )
         audited = [row for row in rows if row["status"] == "audited"]
         content = sorted([row["name"], row["image_sha256"], row["mask_sha256"]] for row in audited)
-        self.state["dataset"] = {
-            "kind": self.dataset.kind,
-            "root": str(self.dataset.root),
-            "notes": list(self.dataset.notes),
-            "fingerprint": digest_of(content),
-        }
+        self.state["dataset"] = {**self._source(), "fingerprint": digest_of(content)}
         return {
             "scans": len(rows),
             "scans_audited": len(audited),
@@ -248,7 +296,8 @@ class _Audit:
         score = scores["score"].to_numpy().astype(np.float64)
         ends = np.cumsum([row["points"] for row in audited])
 
-        def paint(row: Mapping[str, Any], end: int) -> None:
+        def paint(job: tuple[Mapping[str, Any], np.int64]) -> None:
+            row, end = job
             place = aside / f"{row['name']}.nii.gz"
             if place.exists():
                 return
@@ -260,13 +309,9 @@ class _Audit:
             )
             write_volume(place, quality, affine)
 
-        with ThreadPoolExecutor(self.workers) as pool:
-            tasks = [
-                pool.submit(paint, row, int(end)) for row, end in zip(audited, ends, strict=True)
-            ]
-            for done, task in enumerate(as_completed(tasks), start=1):
-                task.result()
-                self.progress("quality", done, len(tasks))
+        jobs = list(zip(audited, ends, strict=True))
+        for done, _ in enumerate(in_threads(paint, jobs, self.workers), start=1):
+            self.progress("quality", done, len(jobs))
         self.folder.move_in(aside, "quality")
         return {}
 
