@@ -1,6 +1,7 @@
 """Jobs side by side: every result once, no new job after a failure."""
 
 import threading
+import time
 
 import pytest
 
@@ -21,11 +22,12 @@ def test_after_a_failure_no_further_job_is_begun():
         if n == 2:
             message = "the third"
             raise ValueError(message)
+        time.sleep(0.01)  # a scan takes seconds, long enough to call the others off
         return n
 
     with pytest.raises(ValueError, match="the third"):
         list(in_threads(work, range(1000), 1))
-    assert len(begun) < 1000
+    assert len(begun) < 100
 
 
 def test_whoever_stops_listening_stops_the_jobs():
