@@ -47,7 +47,7 @@ class JoinSettings:
     k: int = 2047  # nearest witnesses kept; 0: all of them
     testify: Testify = "any"
     stretch_mm: float = 5.0  # for other_stretch: how near on a branch is too near
-    memory_mb: int = 2048  # what the join may hold at once; the result does not depend on it
+    memory_mb: int = 4096  # what the join may hold at once; the result does not depend on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,15 @@
-from concurrent.futures import ThreadPoolExecutor
+import dataclasses
+import os
+import tempfile
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from maskwitness import join
 from maskwitness.config import JoinSettings
-from maskwitness.join import cpu, dist2_limit, plan, range_pairs, reach_of
-from maskwitness.join.plan import plan_rows, room_for
+from maskwitness.join import cpu, dist2_limit, nearest_pairs, plan, range_pairs, reach_of, tree
 from maskwitness.patches import circle
 from maskwitness.records import Bank, Pairs
 from tests.shapes import bank_of_images
@@ -214,48 +215,166 @@ class TestExclusion:
 
 
 class TestBlocks:
-    @pytest.mark.parametrize("k", [0, 5])
-    @pytest.mark.parametrize(("tile", "rows"), [(1, 1), (7, 1024), (8192, 13), (32, 9), (89, 91)])
-    def test_tiles_and_rows_change_nothing(self, monkeypatch, k, tile, rows):
-        bank, settings = bank_with_ties(5), JoinSettings(epsilon=0.02, k=k)
+    def plan(self, monkeypatch, **changes):
+        def smaller(settings, threads):
+            return dataclasses.replace(plan.plan_search(settings, threads), **changes)
+
+        monkeypatch.setattr(join, "plan_search", smaller)
+
+    @pytest.mark.parametrize("k", [0, 5, 300])
+    @pytest.mark.parametrize("rows", [1, 7, 89, 300])
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_rows_and_threads_change_no_bit(self, monkeypatch, k, rows, threads):
+        bank, settings = bank_with_ties(5, patches=300), JoinSettings(epsilon=0.02, k=k)
         expected = list(range_pairs(bank, settings))
-        monkeypatch.setattr(cpu, "TILE", tile)
-        monkeypatch.setattr(plan, "TILE", tile)
-        monkeypatch.setattr(plan, "MOST_ROWS", rows)
+        self.plan(monkeypatch, rows=rows, threads=threads)
         blocks = list(range_pairs(bank, settings))
-        assert len(blocks) == -(-90 // rows)
+        assert len(blocks) == -(-300 // rows)
         assert_same_pairs(blocks, expected)
 
-    def test_memory_changes_nothing_but_the_number_of_blocks(self):
-        bank = bank_with_ties(6)
-        expected = list(range_pairs(bank, JoinSettings(epsilon=0.02)))
-        blocks = list(range_pairs(bank, JoinSettings(epsilon=0.02, memory_mb=0)))
-        assert (len(expected), len(blocks)) == (1, 90)
+    @pytest.mark.parametrize("k", [0, 4])
+    def test_a_block_with_too_many_pairs_is_halved(self, monkeypatch, k):
+        bank, settings = bank_with_ties(6, patches=300), JoinSettings(epsilon=0.02, k=k)
+        expected = list(range_pairs(bank, settings))
+        most = 500 * plan.PAIR_BYTES
+        self.plan(monkeypatch, held_bytes=most)
+        blocks = list(range_pairs(bank, settings))
+        assert len(blocks) > 1
+        assert all(len(b.witness) <= 500 or len(b.offset) == 2 for b in blocks)
         assert_same_pairs(blocks, expected)
+
+    def test_rows_without_limit_find_room(self, monkeypatch):
+        # 1500 identical patches: more witnesses a row than there is room for at first.
+        image = np.zeros((1500, 6, 6), int)
+        monkeypatch.setattr(cpu, "GROUP_BYTES", 8 * 1500 * 10)  # and no more than ten such rows
+        count = [len(row) for row in pairs_of(bank_of_images(image), JoinSettings(k=0))]
+        assert count == [1499] * 1500
+
+    def test_arrays_beyond_the_budget_lie_in_files(self, monkeypatch, tmp_path):
+        bank, settings = bank_with_ties(7, patches=400), JoinSettings(epsilon=0.02)
+        expected = list(range_pairs(bank, settings))
+        self.plan(monkeypatch, tree_bytes=0)
+        asked = []
+        real = tempfile.TemporaryFile
+
+        def noted(**where):
+            asked.append(where["dir"])
+            return real(**where)
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", noted)
+        assert_same_pairs(list(range_pairs(bank, settings, scratch=tmp_path)), expected)
+        assert asked == [tmp_path] * 3
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_block_says_where_its_rows_begin(self, monkeypatch):
-        monkeypatch.setattr(plan, "MOST_ROWS", 40)
+        self.plan(monkeypatch, rows=40)
         blocks = list(range_pairs(bank_with_ties(7), JoinSettings(epsilon=0.02)))
         assert [(b.first, len(b.offset) - 1) for b in blocks] == [(0, 40), (40, 40), (80, 10)]
 
-    def test_rows_cover_every_patch_once_within_the_budget(self):
-        settings = JoinSettings(k=0, memory_mb=64)
-        rows = list(plan_rows(50_000, settings))
-        assert [n for block in rows for n in block] == list(range(50_000))
-        assert max(len(block) for block in rows) * 8 * (50_000 + 8192) <= 32 * 2**20
-        assert max(len(block) for block in plan_rows(50_000, JoinSettings())) == 1024
+    @pytest.mark.parametrize("memory_mb", [64, 512, 4096])
+    @pytest.mark.parametrize("threads", [1, 2, 500])
+    def test_a_plan_stays_within_its_budget(self, memory_mb, threads):
+        made = plan.plan_search(JoinSettings(memory_mb=memory_mb), threads)
+        keys = made.threads * plan.GROUP_BYTES
+        assert keys <= max(memory_mb * 2**20 // 4, plan.GROUP_BYTES)
+        assert made.tree_bytes + made.held_bytes <= memory_mb * 2**20 * 3 // 4
+        assert 1 <= made.threads <= threads
+        assert made.rows >= 256
 
-    @pytest.mark.parametrize(("patches", "k", "room"), [(10, 0, 10), (10, 3, 6), (10, 7, 10)])
-    def test_a_row_has_room_for_twice_its_witnesses(self, patches, k, room):
-        assert room_for(patches, k) == room
+    def test_without_a_number_of_threads_every_core_works(self):
+        assert plan.plan_search(JoinSettings(), None).threads == min(plan.cores(), 16)
+        assert 1 <= plan.cores() <= (os.cpu_count() or 1)
 
-    @pytest.mark.parametrize("threads", [1, 2])
-    def test_threads_change_no_bit(self, threads):
-        bank = bank_with_ties(8, patches=300, size=24)
-        limit = dist2_limit(0.02, 24)
-        blocks = [range(n, min(n + 37, 300)) for n in range(0, 300, 37)]
-        with threadpool_limits(threads), ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(lambda rows: cpu.witnesses_of(bank, rows, limit, 50, -1), blocks))
-        expected = list(range_pairs(bank, JoinSettings(epsilon=0.02, k=50)))
-        assert sum(len(p.witness) for p in parts) > 3000
-        assert_same_pairs(parts, expected)
+
+class TestTree:
+    @pytest.mark.parametrize("size", [4, 12, 24, 33])
+    @pytest.mark.parametrize("kind", ["black and white", "noise", "smooth"])
+    def test_a_projected_distance_is_never_above_its_bound(self, size, kind):
+        rng = np.random.default_rng(size)
+        image = rng.integers(0, 256, (300, size, size))
+        if kind == "black and white":
+            image = image // 128 * 255
+        if kind == "smooth":
+            image = image[:1] // 2 + rng.integers(0, 100, (300, 1, 1))
+        bank = bank_of_images(image * circle(size))
+        grown = tree.grow(bank, tree.Memory(2**30))
+        asked = grown.ask(bank, np.arange(300), own=True)
+        code = asked.code.astype(np.float64)
+        true = np.sqrt(((code[:, None] - code[None]) ** 2).sum(axis=2))
+        coords = asked.coords.T.astype(np.float64)
+        seen = np.sqrt(((coords[:, None] - coords[None]) ** 2).sum(axis=2))
+        assert (seen <= true * grown.stretch + grown.slack).all()
+        assert grown.stretch < 1 + 1e-5
+        assert grown.slack < 2
+
+    def test_skewed_directions_widen_the_bound(self):
+        directions = np.zeros((64, 16), np.float32)
+        directions[:2, :2] = [[1, 0.6], [0, 0.8]]
+        stretch, _ = tree.margins(directions)
+        assert stretch >= np.linalg.norm(directions, 2)
+
+
+class TestQueries:
+    """Patches of another bank ask: one new scan against a finished run."""
+
+    def split(self, seed: int) -> tuple[Bank, Bank, Bank]:
+        whole = bank_with_ties(seed, patches=120)
+        return whole, part_of(whole, slice(0, 80)), part_of(whole, slice(80, 120))
+
+    @pytest.mark.parametrize("k", [0, 3, 60])
+    @pytest.mark.parametrize("testify", ["any", "other_stretch", "other_scan"])
+    def test_find_what_they_would_find_in_one_bank(self, k, testify):
+        whole, bank, queries = self.split(k)
+        settings = JoinSettings(epsilon=0.02, k=k, testify=testify, stretch_mm=3.0)
+        everything = brute_force(whole, dataclasses.replace(settings, k=0))[80:]
+        expected = [[pair for pair in row if pair[1] < 80][: k or None] for row in everything]
+        assert rows_of(list(range_pairs(bank, settings, queries))) == expected
+
+    def test_the_same_patch_in_both_banks_is_a_witness(self):
+        bank = bank_of_images(np.zeros((3, 5, 5)))
+        rows = rows_of(list(range_pairs(bank, ALL, bank)))
+        assert [[w for _, w, *_ in row] for row in rows] == [[0, 1, 2]] * 3
+
+    @pytest.mark.parametrize("side", ["bank", "queries"])
+    def test_without_images_nobody_testifies(self, side):
+        _, bank, queries = self.split(1)
+        blank = dataclasses.replace(
+            {"bank": bank, "queries": queries}[side],
+            has_image=np.zeros({"bank": 80, "queries": 40}[side], bool),
+        )
+        asked = (blank, ALL, queries) if side == "bank" else (bank, ALL, blank)
+        assert rows_of(list(range_pairs(*asked))) == [[]] * 40
+
+
+class TestNearest:
+    @pytest.mark.parametrize("k", [1, 5, 64, 1000])
+    @pytest.mark.parametrize("testify", ["any", "other_stretch", "other_scan"])
+    def test_equal_brute_force_without_a_limit(self, k, testify):
+        bank = bank_with_ties(k, patches=300)
+        settings = JoinSettings(testify=testify, stretch_mm=3.0)
+        widest = dataclasses.replace(settings, epsilon=1.0, k=k)
+        assert rows_of(list(nearest_pairs(bank, k, settings))) == brute_force(bank, widest)
+
+    def test_in_another_bank(self):
+        whole = bank_with_ties(3, patches=400)
+        bank, queries = part_of(whole, slice(0, 300)), part_of(whole, slice(300, 400))
+        widest = JoinSettings(epsilon=1.0, k=0, testify="other_scan")
+        everything = brute_force(whole, widest)[300:]
+        expected = [[pair for pair in row if pair[1] < 300][:16] for row in everything]
+        found = rows_of(list(nearest_pairs(bank, 16, widest, queries)))
+        assert found == expected
+        assert all(len(row) in (0, 16) for row in found)
+
+    def test_the_farthest_possible_patch_is_found(self):
+        inside = circle(24)
+        bank = bank_of_images(np.stack([inside * 255, inside * 0]))
+        rows = rows_of(list(nearest_pairs(bank, 1, JoinSettings())))
+        assert [row[0][:2] for row in rows] == [(255**2 * 448, 1), (255**2 * 448, 0)]
+
+    def test_none_at_all_cannot_be_asked_for(self):
+        with pytest.raises(ValueError, match="at least one"):
+            nearest_pairs(bank_with_ties(1), 0, JoinSettings())
+
+
+def part_of(bank: Bank, rows: slice) -> Bank:
+    return Bank(**{f.name: getattr(bank, f.name)[rows] for f in dataclasses.fields(Bank)})

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from maskwitness.kernels import pairs, sampling, scores, thinning, transport, voxels
+from maskwitness.kernels import pairs, sampling, scores, thinning, transport, tree, voxels
+from maskwitness.kernels._jit import kernel
+from maskwitness.kernels._simd import dist2_of_rows
 from tests.shapes import noise
 
 STEPS = list(product((-1, 0, 1), repeat=3))  # bit n of a word is the voxel STEPS[n] away
@@ -144,36 +146,78 @@ class TestVoxels:
             np.testing.assert_array_equal(voxels.foreground_of(words, flat), np.flatnonzero(flat))
 
 
+@kernel
+def rows_apart(a: np.ndarray, i: int, b: np.ndarray, j: int) -> int:
+    return dist2_of_rows(a, i, b, j)
+
+
 class TestPairs:
     @pytest.mark.parametrize("size", [1, 2, 9, 13])
     def test_overlaps_are_counted_bit_by_bit(self, size):
         rng = np.random.default_rng(size)
         masks = rng.integers(0, 2**64, (20, size), dtype=np.uint64)
         masks[0], masks[1] = 0, np.uint64(2**64 - 1)
-        offset = np.arange(0, 401, 20)
-        witness = np.tile(np.arange(20, dtype=np.int32), 20)
+        keys = np.tile(np.arange(20) + (7 << 31), (20, 1))
+        witness, dist2 = np.empty(400, np.int32), np.empty(400, np.int32)
         both, either = np.empty(400, np.uint16), np.empty(400, np.uint16)
-        pairs.overlap_into(masks, 0, offset, witness, both, either)
+        count = np.full(20, 20)
+        pairs.write_pairs(keys, count, masks, masks, witness, dist2, both, either)
         bits = np.unpackbits(masks.view(np.uint8), axis=1).astype(int)
         np.testing.assert_array_equal(both.reshape(20, 20), bits @ bits.T)
         np.testing.assert_array_equal(either.reshape(20, 20), 64 * size - (1 - bits) @ (1 - bits).T)
+        np.testing.assert_array_equal(witness.reshape(20, 20), np.tile(np.arange(20), (20, 1)))
+        assert set(dist2.tolist()) == {7}
 
-    def test_overlaps_of_a_later_block_are_those_of_its_rows(self):
-        masks = np.array([[1], [2], [3], [7]], np.uint64)
-        both, either = np.empty(2, np.uint16), np.empty(2, np.uint16)
-        pairs.overlap_into(masks, 2, np.array([0, 1, 2]), np.array([0, 1], np.int32), both, either)
-        assert both.tolist() == [1, 1]
-        assert either.tolist() == [2, 3]
+
+class TestTree:
+    @pytest.mark.parametrize("count", [1, 255, 256, 257, 700, 5000])
+    @pytest.mark.parametrize("kind", ["random", "equal", "few values"])
+    def test_leaves_part_the_points(self, count, kind):
+        rng = np.random.default_rng(count)
+        coords = rng.normal(size=(count, tree.AXES)).astype(np.float32)
+        if kind == "equal":
+            coords[:] = 1.0
+        if kind == "few values":
+            coords = np.round(coords)
+        order = np.arange(count)
+        tree.cut_into_leaves(coords, order)
+        assert sorted(order.tolist()) == list(range(count))
+        leaves = -(-count // tree.LEAF)
+        filled = np.empty((leaves, tree.AXES, tree.LEAF), np.float32)
+        low, high = np.empty((2, tree.AXES, leaves), np.float32)
+        tree.fill_leaves(coords, order, filled, low, high)
+        for leaf in range(leaves):
+            inside = coords[order[leaf * tree.LEAF : (leaf + 1) * tree.LEAF]]
+            np.testing.assert_array_equal(filled[leaf, :, : len(inside)].T, inside)
+            assert np.isinf(filled[leaf, :, len(inside) :]).all()
+            np.testing.assert_array_equal(low[:, leaf], inside.min(axis=0))
+            np.testing.assert_array_equal(high[:, leaf], inside.max(axis=0))
+
+    def test_the_first_cut_is_a_median_of_the_widest_axis(self):
+        coords = np.random.default_rng(0).normal(size=(1024, tree.AXES)).astype(np.float32)
+        coords[:, 3] *= 10
+        order = np.arange(1024)
+        tree.cut_into_leaves(coords, order)
+        assert coords[order[:512], 3].max() <= coords[order[512:], 3].min()
+
+    @pytest.mark.parametrize("samples", [32, 64, 480, 576])
+    def test_distances_of_rows_are_exact(self, samples):
+        rng = np.random.default_rng(samples)
+        a = rng.integers(0, 256, (9, samples)).astype(np.uint8)
+        b = rng.integers(0, 256, (9, samples)).astype(np.uint8)
+        a[0], b[0], a[1], b[1] = 0, 255, 255, 0
+        found = [[rows_apart(a, i, b, j) for j in range(9)] for i in range(9)]
+        apart = a[:, None].astype(int) - b[None].astype(int)
+        np.testing.assert_array_equal(found, (apart**2).sum(axis=2))
 
     def test_a_full_row_keeps_its_nearest(self):
-        dist2 = np.array([[9, 8, 7, 6, 5, 4, 3, 2, 1]], np.int32)
-        keys, count = np.zeros((1, 4), np.int64), np.zeros(1, np.int64)
-        farthest = np.full(1, np.iinfo(np.int64).max)
-        yes, group = np.ones(10, bool), np.zeros(10, np.int64)
-        pairs.collect_into(dist2, (9, 0), (100, 2, -1), yes, group, group, keys, count, farthest)
-        assert pairs.keep_nearest(keys, count, 2).tolist() == [2]
-        assert (keys[0, :2] >> 31).tolist() == [1, 2]
-        assert (keys[0, :2] & 0x7FFFFFFF).tolist() == [8, 7]
+        keys = np.array([[1, 2, 3, 4], [9, 2, 7, 4]])
+        count, farthest = np.array([4, 4]), np.full(2, tree.NONE)
+        tree.keep_smallest(keys, count, farthest, 1, 2)
+        assert count.tolist() == [4, 2]
+        assert farthest.tolist() == [tree.NONE, 4]
+        assert keys[0].tolist() == [1, 2, 3, 4]
+        assert sorted(keys[1, :2].tolist()) == [2, 4]
 
 
 class TestScores:

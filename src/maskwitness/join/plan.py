@@ -1,26 +1,43 @@
-"""How the join is cut into pieces: pure numbers, from the number of patches and a memory budget."""
+"""How a search is cut into pieces: pure numbers, from a memory budget and the cores there are."""
 
-from collections.abc import Iterator
+import os
+from dataclasses import dataclass
 
 from maskwitness.config import JoinSettings
 
-TILE = 8192  # patches a tile: their float32 copy and their products fit in a second-level cache
-MOST_ROWS = 1024  # rows a block: enough to keep BLAS busy, few enough to show progress
+MOST_ROWS = 32_768  # rows a block: enough for tight groups, few enough to show progress
+GROUP_BYTES = 2**26  # keys of one group
+PAIR_BYTES = 24  # a pair of a block: once in its group's part, once in its place
 
 
-def room_for(patches: int, k: int) -> int:
-    """Return how many candidates a row must be able to hold.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What may be held, and by how many threads it is worked on."""
 
-    With a limit of k, twice k: each time it is full, the k nearest are kept.
+    rows: int  # of a block, at most
+    threads: int
+    tree_bytes: int  # what of the tree is held in memory; the rest lies in files
+    held_bytes: int  # finished pairs of a block
+
+
+def plan_search(settings: JoinSettings, threads: int | None) -> Plan:
+    """Return how to stay within the budget of the settings.
+
+    Half of it holds the tree, a quarter the finished pairs; the rest is for what is under way.
     """
-    return patches if k == 0 else min(patches, 2 * k)
+    budget = settings.memory_mb * 2**20
+    threads = threads or cores()
+    # Each thread's keys, and codes of the queries of a block, must fit into the last quarter.
+    return Plan(
+        rows=max(256, min(MOST_ROWS, budget // 8 // 1024)),
+        threads=max(1, min(threads, budget // 4 // GROUP_BYTES)),
+        tree_bytes=budget // 2,
+        held_bytes=budget // 4,
+    )
 
 
-def plan_rows(patches: int, settings: JoinSettings) -> Iterator[range]:
-    """Yield blocks of rows that stay below the memory budget."""
-    candidates_bytes = 8 * room_for(patches, settings.k)
-    products_bytes = 8 * min(patches, TILE)
-    budget = settings.memory_mb * 2**20 // 2  # the other half: the tile and the sorted result
-    rows = max(1, min(MOST_ROWS, budget // max(1, candidates_bytes + products_bytes)))
-    for first in range(0, patches, rows):
-        yield range(first, min(first + rows, patches))
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
