@@ -26,7 +26,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from isal import igzip, igzip_lib
+from isal import igzip, isal_zlib
 from jaxtyping import Float64, Shaped
 from nibabel.spatialimages import HeaderDataError
 
@@ -38,6 +38,8 @@ ENDINGS = (".nii.gz", ".nii", ".hdr", ".img")
 MOST_VOXELS = 2**33
 KINDS = frozenset({"i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"})
 
+_IsalError: Any = isal_zlib.error  # isal's stub calls the class an instance
+_DAMAGED: tuple[type[Exception], ...] = (igzip.BadGzipFile, _IsalError, zlib.error)
 _PIECE = 1 << 20  # bytes per read: 0.29 s a scan, against 0.36 s in one read (cache)
 _SLAB = 1 << 24  # bytes per write
 _DENSEST_GZIP = 1032  # deflate cannot shrink by more
@@ -137,7 +139,7 @@ def _open(path: Path) -> Iterator[BufferedIOBase]:
         except EOFError as error:
             message = "it is cut short: the gzip data end too early; copy or download it again"
             raise InputError(message) from error
-        except (igzip.BadGzipFile, igzip_lib.IsalError, zlib.error) as error:
+        except _DAMAGED as error:
             message = f"its gzip data are damaged ({error}); copy or download it again"
             raise InputError(message) from error
 
