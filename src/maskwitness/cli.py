@@ -1,16 +1,52 @@
 """The command line: parse, call, print. Everything heavy is imported inside the commands."""
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from maskwitness.errors import ConfigError, MaskwitnessError, explain
 
+
+class _Enough(Exception):
+    """The reader of our output, ``head`` for one, has gone."""
+
+
+class _Interrupted(Exception):
+    """The user pressed Ctrl-C."""
+
+
+class _Commands(TyperGroup):
+    """Commands whose ends are ours: Typer would exit 1 for a broken pipe and 130 without a word."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _own_ends():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _own_ends():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _own_ends() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:  # SystemExit is rich's way to say the same
+        raise _Enough from error
+    except KeyboardInterrupt as error:
+        raise _Interrupted from error
+
+
 app = typer.Typer(
     name="maskwitness",
+    cls=_Commands,
     help="Find annotation errors in vessel segmentation data sets that were drawn only once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -32,13 +68,20 @@ DEMO = {"preset": "paper", "join": {"epsilon": 0.01}}
 def main() -> None:
     """Run the command line: exit 0 done, 1 there is something to complain of, 2 used wrongly."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a broken pipe is known, and not at the very end
+    except (_Enough, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        sys.exit(0)
+    except (_Interrupted, KeyboardInterrupt):
+        later = "; run the same command to go on" if sys.argv[1:2] == ["audit"] else ""
+        print(f"interrupted{later}", file=sys.stderr)
+        sys.exit(130)
     except MaskwitnessError as error:
         print(f"maskwitness: {explain(error)}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:  # no room, no permission, no such folder: the user's to put right
         place = f"{error.filename}: " if error.filename else ""
         print(f"maskwitness: {place}{error.strerror or error}", file=sys.stderr)
@@ -265,8 +308,6 @@ def _config(preset: str, path: Path | None, settings: list[str] | None, label: s
 
 
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
-    import os
-
     from maskwitness.phantom import PhantomSettings, write_phantom
 
     settings = PhantomSettings(**values)
