@@ -244,11 +244,21 @@ def read_errors(truth: Path) -> list[PlantedError]:
     if not path.is_file():
         message = f"{truth} is no truth folder: it has no truth/errors.csv"
         raise InputError(message)
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            PlantedError(scan=row["scan"], error=int(row["error"]), kind=row["kind"])
-            for row in csv.DictReader(file)
-        ]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        message = f"{path}: it cannot be read as CSV ({error})"
+        raise InputError(message) from error
+    return [_planted(f"{path}: row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _planted(where: str, row: Mapping[str, str | None]) -> PlantedError:
+    scan, error, kind = (row.get(name) for name in ("scan", "error", "kind"))
+    if scan is None or kind is None or error is None or not error.isdecimal():
+        message = f"{where} is no planted error: scan {scan!r}, error {error!r}, kind {kind!r}"
+        raise InputError(message)
+    return PlantedError(scan=scan, error=int(error), kind=kind)
 
 
 def _read_truth(truth: Path, name: str, kinds: dict[int, str]) -> _Truth:

@@ -257,6 +257,18 @@ class TestRun:
         with pytest.raises(InputError, match="no truth folder"):
             read_errors(tmp_path)
 
+    @pytest.mark.parametrize(
+        "table", ["a,b\n1,2\n", "scan,error,kind\none,first,gap\n", "scan,error,kind\none\n"]
+    )
+    def test_a_damaged_table_of_errors_is_refused_with_its_row(self, tmp_path, table):
+        (tmp_path / "truth").mkdir()
+        (tmp_path / "truth/errors.csv").write_text(table)
+        with pytest.raises(InputError, match=r"errors.csv: row 1 is no planted error: scan "):
+            read_errors(tmp_path)
+        (tmp_path / "truth/errors.csv").write_bytes(b"scan\xff\n")
+        with pytest.raises(InputError, match="cannot be read as CSV"):
+            read_errors(tmp_path)
+
     def test_a_quality_map_on_another_grid_is_refused(self, truth):
         other = Volume(data=np.ones((3, 3, 3), np.float32), affine=SPACING_HALF)
         with pytest.raises(InputError, match="quality map does not lie on the grid"):
