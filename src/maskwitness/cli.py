@@ -242,7 +242,12 @@ def judge(
 @app.command()
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where data and run go; must not exist.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where data and run go; if it is taken, a place beside it: demo-2.",
+        ),
     ] = Path("demo"),
     scans: Annotated[int, typer.Option(min=2, help="How many phantom scans.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Of the phantom.")] = 0,
@@ -303,8 +308,16 @@ def _config(preset: str, path: Path | None, settings: list[str] | None, label: s
             raise ConfigError(message) from error
         chosen = config.from_toml(text, chosen)
     if label is not None:
-        settings = [f"data.labels=[{label}]", *(settings or [])]
+        settings = [f"data.labels={_labels(label)}", *(settings or [])]
     return config.with_settings(chosen, settings or [])
+
+
+def _labels(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        message = f"--label {text!r}: label values are whole numbers, like 1 or 1,2"
+        raise ConfigError(message) from error
 
 
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:

@@ -95,6 +95,8 @@ def test_an_audit_of_nothing_but_bad_scans_exits_1(tmp_path):
     facts = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "run", "--json")
     assert facts.returncode == 1
     assert json.loads(facts.stdout)["refused"][0]["reason"]
+    judged = maskwitness("judge", tmp_path / "run", "--truth", tmp_path)
+    assert_refused(judged, "could be audited, and so it has no scores")
 
 
 def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
@@ -108,7 +110,9 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
         maskwitness("audit", data, "-o", run, "--set", "patches.extend_mm=6"),
         "did you mean 'patches.extent_mm'?",
     )
-    assert_refused(maskwitness("audit", data, "-o", run, "--label", "one"), "data.labels")
+    for label in ("one", "", "1,", "1.5"):
+        done = maskwitness("audit", data, "-o", run, "--label", label)
+        assert_refused(done, f"--label {label!r}: label values are whole numbers")
     assert_refused(maskwitness("audit", data, "-o", run, "--config", run / "no.toml"), "no.toml")
     assert_refused(maskwitness("info", tmp_path), "is no run directory")
     assert_refused(maskwitness("bench", "everything"), "no benchmark 'everything'")
@@ -122,6 +126,14 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
         place = tmp_path / "file" / "below"
         assert_refused(maskwitness(*words, place), str(place))
     assert not run.exists()
+
+
+def test_a_damaged_run_or_table_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "run.json").write_text('{"format": 1}')
+    assert_refused(maskwitness("info", tmp_path), "run.json is damaged: it has no maskwitness, no")
+    (tmp_path / "data.csv").write_bytes(b"image,mask\na\0.nii.gz,b.nii.gz\n")
+    done = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "new")
+    assert_refused(done, "is no file name: it holds a zero byte")
 
 
 def test_settings_come_from_preset_file_and_command_line(demo, tmp_path):
