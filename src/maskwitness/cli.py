@@ -333,19 +333,12 @@ def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell:
 
 
 def _judge(run: Any, truth: Path) -> Any:
-    from maskwitness.judge import judge_run
+    from maskwitness.judge import findings_of, judge_run
 
     scores = run.scores
     points = {name: scores[name].to_numpy() for name in ("scan", "x_mm", "y_mm", "z_mm", "score")}
-    findings = [
-        {
-            "scan": row["scan"],
-            "centre_mm": tuple(row[f"centre_{axis}_mm"] for axis in "xyz"),
-            "worst_score": row["worst_score"],
-        }
-        for row in run.findings.to_pylist()
-    ]
-    return judge_run(points, findings, run.quality, truth)
+    findings = findings_of(run.findings.to_pylist(), points)
+    return judge_run(points, findings, run.quality, truth, run.config.quality)
 
 
 def _free_place(output: Path) -> Path:

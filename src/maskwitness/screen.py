@@ -258,30 +258,31 @@ def _print_worst(console: Console, run: Run) -> None:
 def _print_judgement(console: Console, judgement: Judgement) -> None:
     facts = judgement.to_dict()
     found = facts["findings"]
+    chance = found["hit_by_chance"]
+    beside = "" if chance is None else f" ({chance:.1f} would by chance)"
     console.print(
         f"\n[bold]Against the truth[/bold]: {found['hit']} of {found['total']} findings lie on a "
-        f"planted error; {found['found']} of {found['planted']} planted errors were found.",
+        f"planted error{beside}; {found['found']} of {found['planted']} planted errors were found.",
         highlight=False,
+        soft_wrap=True,
     )
     table = Table(title="How well bad points rank below good ones", title_justify="left")
-    for name in ("points", "scored", "AUROC", "average precision", "found"):
-        table.add_column(name, justify="left" if name == "points" else "right")
-    table.add_row(
-        "all", _percent(facts["scored"]), _number(facts["auroc_all"]), _number(facts["ap_all"]), ""
-    )
-    table.add_row(
-        "scored ones only", "", _number(facts["auroc_scored"]), _number(facts["ap_scored"]), ""
-    )
+    table.add_column("points", no_wrap=True)
+    for name in ("scored", "AUROC", "AP", "AUROC, scored", "AP, scored", "found"):
+        table.add_column(name, justify="right")
+    figures = ("auroc", "ap", "auroc_scored", "ap_scored")
+    every = (facts[name] for name in ("auroc_all", "ap_all", "auroc_scored", "ap_scored"))
+    table.add_row("all", _percent(facts["scored"]), *map(_number, every), "")
     for kind, row in facts["kinds"].items():
         table.add_row(
             kind.replace("_", " "),
             _percent(row["coverage"]),
-            _number(row["auroc"]),
-            _number(row["ap"]),
+            *(_number(row[name]) for name in figures),
             f"{row['found']} of {row['planted']}",
         )
     voxels = facts["voxels"]
-    table.add_row("voxels, quality map", "", _number(voxels["auroc"]), _number(voxels["ap"]), "")
+    for name, end in (("voxels, quality map", ""), ("voxels, all scores 0", "_neutral")):
+        table.add_row(name, "", _number(voxels[f"auroc{end}"]), _number(voxels[f"ap{end}"]))
     console.print(table)
     console.print(f"{_percent(facts['bad_share'])} of all points are bad.", highlight=False)
 

@@ -83,6 +83,10 @@ def test_a_run_can_be_judged(demo):
         maskwitness("judge", demo / "run", "--truth", demo / "data", "--json").stdout
     )
     assert 0 < facts["bad_share"] < 0.5
+    assert 0 < facts["findings"]["hit_by_chance"] < facts["findings"]["total"]
+    assert facts["voxels"]["auroc_neutral"] is not None
+    assert "would by chance" in told.stdout
+    assert "voxels, all scores 0" in told.stdout
     assert_refused(maskwitness("judge", demo / "run", "--truth", demo / "run"), "errors.csv")
 
 
