@@ -62,7 +62,7 @@ Workers = Annotated[
 
 # The paper's ε of 0.001 was chosen for three million patches. A few thousand have next to no pairs
 # that are so alike; ten times the squared difference is still hard to see in a noisy patch.
-DEMO = {"preset": "paper", "join": {"epsilon": 0.01}}
+DEMO: dict[str, Any] = {"preset": "paper", "join": {"epsilon": 0.01}}
 
 
 def main() -> None:
@@ -150,6 +150,12 @@ def audit(
     from maskwitness.run import audit as audit_dataset
 
     chosen = _config(preset, config, settings, label)
+    worked = set()
+
+    def note(stage: str, done: int, total: int) -> None:
+        worked.add(stage)
+        tell(stage, done, total)
+
     with screen.progress() as tell:
         run = audit_dataset(
             dataset,
@@ -159,9 +165,10 @@ def audit(
             config=chosen,
             workers=workers,
             redo=redo,
-            progress=tell,
+            progress=note,
         )
-    _answer(json_, screen.audit_facts(run), lambda: screen.show_audit(run))
+    facts = {**screen.audit_facts(run), "stages_done": sorted(worked)}
+    _answer(json_, facts, lambda: screen.show_audit(run, nothing_done=not worked))
     if not run.summary["scans_audited"]:
         raise typer.Exit(1)
 
@@ -218,7 +225,11 @@ def phantom(
     }
     with screen.progress() as tell:
         _write_phantom(out, values, workers, tell)
-    _answer(json_, {"phantom": str(out), **values}, lambda: screen.show_phantom(out))
+    _answer(
+        json_,
+        {"phantom": str(out), **values},
+        lambda: screen.show_phantom(out, DEMO["join"]["epsilon"]),
+    )
 
 
 @app.command()

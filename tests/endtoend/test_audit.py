@@ -369,11 +369,18 @@ def test_vessels_wider_than_the_patch_are_said(real_data, tmp_path):
     table.write_text(f"image,mask,name\n{folder}/ct_cropped.nii.gz,{folder}/aorta.nii.gz,aorta\n")
     run = audit(table, tmp_path / "run")
     assert run.summary["wider_than_patch"] > 0.9 * run.summary["patches"]
-    assert run.summary["widest_mm"] > 20
+    assert run.summary["widest_mm"] > run.summary["wide_mm"] > 20
     wide = from_dict({"patches": {"extent_mm": 60}, **WIDE})
     fits = audit(table, tmp_path / "wide", config=wide)
     assert fits.summary["wider_than_patch"] == 0
     assert fits.config.patches == PatchSettings(extent_mm=60.0)
+
+
+def test_the_widths_of_the_vessels_are_those_of_the_points(finished_run):
+    diameter_mm = 2 * finished_run.patches["radius_mm"].to_numpy()
+    summary = finished_run.summary
+    assert summary["widest_mm"] == pytest.approx(diameter_mm.max(), abs=1e-3)
+    assert 0.99 < (diameter_mm <= summary["wide_mm"] + 1e-3).mean() < 1
 
 
 def test_the_same_scan_cropped_twice_is_its_own_witness(real_data, tmp_path):

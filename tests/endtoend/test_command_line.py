@@ -151,6 +151,14 @@ def test_settings_come_from_preset_file_and_command_line(demo, tmp_path):
     assert (config.join.k, config.join.epsilon, config.data.labels) == (7, 0.01, (1, 2))
 
 
+def test_an_audit_with_nothing_to_do_says_so(demo):
+    words = ("audit", demo / "data", "-o", demo / "run", "--set", "join.epsilon=0.01")
+    done = maskwitness(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Nothing had to be done:")
+    assert json.loads(maskwitness(*words, "--json").stdout)["stages_done"] == []
+
+
 def test_ctrl_c_exits_130_and_the_audit_goes_on_later(demo, tmp_path):
     arguments = [
         sys.executable,

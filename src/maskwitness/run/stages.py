@@ -49,7 +49,7 @@ class Stage:
 STAGES: Mapping[str, Stage] = {
     "patches": Stage(
         files=("scans.parquet", "patches.parquet", "patches.zarr"),
-        counts=("scans", "scans_audited", "patches", "wider_than_patch", "widest_mm"),
+        counts=("scans", "scans_audited", "patches", "wider_than_patch", "widest_mm", "wide_mm"),
     ),
     "pairs": Stage(files=("pairs.zarr",), counts=("pairs",)),
     "scores": Stage(
@@ -59,6 +59,8 @@ STAGES: Mapping[str, Stage] = {
     "quality": Stage(files=("quality",)),
 }
 
+
+WIDE = 0.995  # of the points are no wider than what the summary calls wide_mm
 
 # What is told while an audit runs: the stage, how much of it is done, of how much. It is called
 # from the thread that called the audit.
@@ -286,10 +288,11 @@ class _Audit:
         if not audited:
             return {}
         radius = read_table(self.folder.path("patches.parquet"), ["radius_mm"])["radius_mm"]
-        wide = radius.to_numpy() * 2 > self.config.patches.extent_mm
+        diameter_mm = radius.to_numpy() * 2
         return {
-            "wider_than_patch": int(wide.sum()),
-            "widest_mm": round(float(radius.to_numpy().max()) * 2, 3),
+            "wider_than_patch": int((diameter_mm > self.config.patches.extent_mm).sum()),
+            "widest_mm": round(float(diameter_mm.max()), 3),
+            "wide_mm": round(float(np.quantile(diameter_mm, WIDE)), 3),
         }
 
     def _pairs(self) -> Mapping[str, Any]:
