@@ -1,4 +1,7 @@
-"""Install the oldest dependencies that pyproject.toml promises, and run the quick tests on them."""
+"""Install the oldest dependencies that pyproject.toml promises, and run the quick tests on them.
+
+Then once more without SimpleITK: the core has to do without its extra.
+"""
 
 import os
 import re
@@ -25,6 +28,8 @@ def main() -> None:
         _run(python, "-m", "pip", "install", "-q", "-c", lowest, ".[itk]", "--group", "test")
         print(lowest.read_text(encoding="utf-8"))
         _run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+        _run(python, "-m", "pip", "uninstall", "-q", "-y", "SimpleITK")
+        _run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit")
 
 
 def lower_bounds() -> list[str]:

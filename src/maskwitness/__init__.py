@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from maskwitness import train as train
     from maskwitness.config import Config as Config
     from maskwitness.errors import MaskwitnessError as MaskwitnessError
     from maskwitness.run import Evidence as Evidence
@@ -30,12 +31,23 @@ _HOME = {
     "audit": "run",
     "open_run": "run",
 }
-__all__ = ["Config", "Evidence", "MaskwitnessError", "Run", "__version__", "audit", "open_run"]
+__all__ = [
+    "Config",
+    "Evidence",
+    "MaskwitnessError",
+    "Run",
+    "__version__",
+    "audit",
+    "open_run",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("maskwitness")
+    if name == "train":
+        return import_module("maskwitness.train")
     if name in _HOME:
         return getattr(import_module(f"maskwitness.{_HOME[name]}"), name)
     message = f"module 'maskwitness' has no attribute {name!r}"

@@ -1,16 +1,52 @@
 """The command line: parse, call, print. Everything heavy is imported inside the commands."""
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from maskwitness.errors import ConfigError, MaskwitnessError, explain
 
+
+class _Enough(Exception):
+    """The reader of our output, ``head`` for one, has gone."""
+
+
+class _Interrupted(Exception):
+    """The user pressed Ctrl-C."""
+
+
+class _Commands(TyperGroup):
+    """Commands whose ends are ours: Typer would exit 1 for a broken pipe and 130 without a word."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _own_ends():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _own_ends():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _own_ends() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:  # SystemExit is rich's way to say the same
+        raise _Enough from error
+    except KeyboardInterrupt as error:
+        raise _Interrupted from error
+
+
 app = typer.Typer(
     name="maskwitness",
+    cls=_Commands,
     help="Find annotation errors in vessel segmentation data sets that were drawn only once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -26,19 +62,26 @@ Workers = Annotated[
 
 # The paper's ε of 0.001 was chosen for three million patches. A few thousand have next to no pairs
 # that are so alike; ten times the squared difference is still hard to see in a noisy patch.
-DEMO = {"preset": "paper", "join": {"epsilon": 0.01}}
+DEMO: dict[str, Any] = {"preset": "paper", "join": {"epsilon": 0.01}}
 
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 there is something to complain of, 2 used wrongly."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a broken pipe is known, and not at the very end
+    except (_Enough, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        sys.exit(0)
+    except (_Interrupted, KeyboardInterrupt):
+        later = "; run the same command to go on" if sys.argv[1:2] == ["audit"] else ""
+        print(f"interrupted{later}", file=sys.stderr)
+        sys.exit(130)
     except MaskwitnessError as error:
         print(f"maskwitness: {explain(error)}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output, `head` for one, has seen enough
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:  # no room, no permission, no such folder: the user's to put right
         place = f"{error.filename}: " if error.filename else ""
         print(f"maskwitness: {place}{error.strerror or error}", file=sys.stderr)
@@ -107,6 +150,12 @@ def audit(
     from maskwitness.run import audit as audit_dataset
 
     chosen = _config(preset, config, settings, label)
+    worked = set()
+
+    def note(stage: str, done: int, total: int) -> None:
+        worked.add(stage)
+        tell(stage, done, total)
+
     with screen.progress() as tell:
         run = audit_dataset(
             dataset,
@@ -116,9 +165,10 @@ def audit(
             config=chosen,
             workers=workers,
             redo=redo,
-            progress=tell,
+            progress=note,
         )
-    _answer(json_, screen.audit_facts(run), lambda: screen.show_audit(run))
+    facts = {**screen.audit_facts(run), "stages_done": sorted(worked)}
+    _answer(json_, facts, lambda: screen.show_audit(run, nothing_done=not worked))
     if not run.summary["scans_audited"]:
         raise typer.Exit(1)
 
@@ -175,7 +225,11 @@ def phantom(
     }
     with screen.progress() as tell:
         _write_phantom(out, values, workers, tell)
-    _answer(json_, {"phantom": str(out), **values}, lambda: screen.show_phantom(out))
+    _answer(
+        json_,
+        {"phantom": str(out), **values},
+        lambda: screen.show_phantom(out, DEMO["join"]["epsilon"]),
+    )
 
 
 @app.command()
@@ -199,7 +253,12 @@ def judge(
 @app.command()
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where data and run go; must not exist.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where data and run go; if it is taken, a place beside it: demo-2.",
+        ),
     ] = Path("demo"),
     scans: Annotated[int, typer.Option(min=2, help="How many phantom scans.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Of the phantom.")] = 0,
@@ -260,13 +319,19 @@ def _config(preset: str, path: Path | None, settings: list[str] | None, label: s
             raise ConfigError(message) from error
         chosen = config.from_toml(text, chosen)
     if label is not None:
-        settings = [f"data.labels=[{label}]", *(settings or [])]
+        settings = [f"data.labels={_labels(label)}", *(settings or [])]
     return config.with_settings(chosen, settings or [])
 
 
-def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
-    import os
+def _labels(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        message = f"--label {text!r}: label values are whole numbers, like 1 or 1,2"
+        raise ConfigError(message) from error
 
+
+def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
     from maskwitness.phantom import PhantomSettings, write_phantom
 
     settings = PhantomSettings(**values)
@@ -279,19 +344,12 @@ def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell:
 
 
 def _judge(run: Any, truth: Path) -> Any:
-    from maskwitness.judge import judge_run
+    from maskwitness.judge import findings_of, judge_run
 
     scores = run.scores
     points = {name: scores[name].to_numpy() for name in ("scan", "x_mm", "y_mm", "z_mm", "score")}
-    findings = [
-        {
-            "scan": row["scan"],
-            "centre_mm": tuple(row[f"centre_{axis}_mm"] for axis in "xyz"),
-            "worst_score": row["worst_score"],
-        }
-        for row in run.findings.to_pylist()
-    ]
-    return judge_run(points, findings, run.quality, truth)
+    findings = findings_of(run.findings.to_pylist(), points)
+    return judge_run(points, findings, run.quality, truth, run.config.quality)
 
 
 def _free_place(output: Path) -> Path:

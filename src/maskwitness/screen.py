@@ -67,9 +67,11 @@ def info_facts(run: Run) -> dict[str, Any]:
     return {**run.state, **audit_facts(run)}
 
 
-def show_audit(run: Run) -> None:
-    """Print the outcome of an audit."""
+def show_audit(run: Run, *, nothing_done: bool = False) -> None:
+    """Print the outcome of an audit; say so if it had been finished before."""
     console = Console()
+    if nothing_done:
+        console.print("Nothing had to be done: data and settings are those of this finished run.")
     for note in run.state["dataset"].get("notes", []):
         console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
     _print_refused(console, run)
@@ -117,11 +119,12 @@ def show_info(run: Run) -> None:
     show_audit(run)
 
 
-def show_phantom(out: Path) -> None:
-    """Say what was made and what to do with it."""
+def show_phantom(out: Path, epsilon: float) -> None:
+    """Say what was made and what to do with it: for so small a data set, with a wider ε."""
     Console().print(
         f"A data set is in {out}, its truth in {out / 'truth'}.\n"
-        f"Next: maskwitness audit {out} -o RUN, then maskwitness judge RUN --truth {out}",
+        f"Next: maskwitness audit {out} -o RUN --set join.epsilon={epsilon:g}, "
+        f"then maskwitness judge RUN --truth {out}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -211,12 +214,19 @@ def _print_counts(console: Console, run: Run) -> None:
 def _advice(run: Run) -> Iterator[str]:
     s = run.summary
     if s["wider_than_patch"]:
-        extent_mm = math.ceil(s["widest_mm"] * 1.5)
+        # Not the widest point: at a junction or a leak the sphere in the mask is larger than any
+        # vessel, and one such point would make all patches too coarse.
+        extent_mm = math.ceil(s["wide_mm"] * 1.5)
+        fits = extent_mm <= run.config.patches.extent_mm
         yield (
             f"{s['wider_than_patch']:,} points ({_share(s['wider_than_patch'], s['patches'])}) lie "
             f"in vessels wider than the patch of {run.config.patches.extent_mm:g} mm (widest "
-            f"{s['widest_mm']:.1f} mm).\nTheir patches see no vessel wall. Consider "
-            f"--set patches.extent_mm={extent_mm} --set quality.reach_mm={extent_mm / 2:g}"
+            f"{s['widest_mm']:.1f} mm).\nTheir patches see no vessel wall."
+        ) + (
+            ""
+            if fits
+            else f" For 99.5 % of the points --set patches.extent_mm={extent_mm} "
+            f"--set quality.reach_mm={extent_mm / 2:g} would do."
         )
     if s["scored"] < s["patches"] / 2:
         wider = 2 * run.config.join.epsilon
@@ -258,30 +268,31 @@ def _print_worst(console: Console, run: Run) -> None:
 def _print_judgement(console: Console, judgement: Judgement) -> None:
     facts = judgement.to_dict()
     found = facts["findings"]
+    chance = found["hit_by_chance"]
+    beside = "" if chance is None else f" ({chance:.1f} would by chance)"
     console.print(
         f"\n[bold]Against the truth[/bold]: {found['hit']} of {found['total']} findings lie on a "
-        f"planted error; {found['found']} of {found['planted']} planted errors were found.",
+        f"planted error{beside}; {found['found']} of {found['planted']} planted errors were found.",
         highlight=False,
+        soft_wrap=True,
     )
     table = Table(title="How well bad points rank below good ones", title_justify="left")
-    for name in ("points", "scored", "AUROC", "average precision", "found"):
-        table.add_column(name, justify="left" if name == "points" else "right")
-    table.add_row(
-        "all", _percent(facts["scored"]), _number(facts["auroc_all"]), _number(facts["ap_all"]), ""
-    )
-    table.add_row(
-        "scored ones only", "", _number(facts["auroc_scored"]), _number(facts["ap_scored"]), ""
-    )
+    table.add_column("points", no_wrap=True)
+    for name in ("scored", "AUROC", "AP", "AUROC, scored", "AP, scored", "found"):
+        table.add_column(name, justify="right")
+    figures = ("auroc", "ap", "auroc_scored", "ap_scored")
+    every = (facts[name] for name in ("auroc_all", "ap_all", "auroc_scored", "ap_scored"))
+    table.add_row("all", _percent(facts["scored"]), *map(_number, every), "")
     for kind, row in facts["kinds"].items():
         table.add_row(
             kind.replace("_", " "),
             _percent(row["coverage"]),
-            _number(row["auroc"]),
-            _number(row["ap"]),
+            *(_number(row[name]) for name in figures),
             f"{row['found']} of {row['planted']}",
         )
     voxels = facts["voxels"]
-    table.add_row("voxels, quality map", "", _number(voxels["auroc"]), _number(voxels["ap"]), "")
+    for name, end in (("voxels, quality map", ""), ("voxels, all scores 0", "_neutral")):
+        table.add_row(name, "", _number(voxels[f"auroc{end}"]), _number(voxels[f"ap{end}"]))
     console.print(table)
     console.print(f"{_percent(facts['bad_share'])} of all points are bad.", highlight=False)
 
@@ -293,10 +304,11 @@ def _print_files(console: Console, run: Run) -> None:
         ("findings.parquet", "the places to look at, worst first"),
         ("quality", "a quality map for every scan"),
     ):
-        _print_place(console, meaning, run.path / name)
+        gone = "" if (run.path / name).exists() else " (missing: audit again to make it again)"
+        _print_place(console, meaning, f"{run.path / name}{gone}")
 
 
-def _print_place(console: Console, meaning: str, place: Path) -> None:
+def _print_place(console: Console, meaning: str, place: Path | str) -> None:
     console.print(f"  {meaning:<35} {place}", markup=False, highlight=False, soft_wrap=True)
 
 

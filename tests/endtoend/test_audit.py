@@ -1,10 +1,13 @@
 """From a folder of scans to a finished run directory, and what happens on the way there."""
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 
+import nibabel
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -173,6 +176,19 @@ def test_changed_data_is_noticed_by_its_content(phantom_data, finished_run, tmp_
     assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, True]
 
 
+def test_changed_voxels_beside_an_unchanged_header_are_noticed(phantom_data, tmp_path):
+    for folder, ending in (("imagesTr", "_0000"), ("labelsTr", "")):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        volume = read_volume(phantom_data / folder / f"phantom_001{ending}.nii.gz")
+        pair = nibabel.nifti1.Nifti1Pair(volume.data, volume.affine)
+        nibabel.save(pair, tmp_path / "data" / folder / f"phantom_001{ending}.hdr")
+    audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+    voxels = tmp_path / "data" / "labelsTr" / "phantom_001.img"
+    voxels.write_bytes(voxels.read_bytes()[::-1])
+    with pytest.raises(ConfigError, match="from other data:\n  phantom_001: the mask has changed"):
+        audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+
+
 def test_a_data_set_that_moved_is_followed(phantom_data, tmp_path):
     shutil.copytree(phantom_data, tmp_path / "data")
     before = audit(tmp_path / "data", tmp_path / "run", config=WIDE)
@@ -234,6 +250,41 @@ def test_a_bad_scan_becomes_a_row_and_the_others_go_on(phantom_data, tmp_path):
     assert "the mask is empty" in rows["phantom_001"]["reason"]
     assert set(run.scores["scan"].to_pylist()) == {"phantom_002"}
     assert [p.name for p in (run.path / "quality").iterdir()] == ["phantom_002.nii.gz"]
+
+
+def test_a_refused_scan_that_was_only_touched_has_not_changed(phantom_data, tmp_path):
+    shutil.copytree(phantom_data, tmp_path / "data")
+    bad = tmp_path / "data" / "labelsTr" / "phantom_000.nii.gz"
+    bad.write_bytes(b"not an image")
+    run = audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+    (row,) = [row for row in run.scans.to_pylist() if row["status"] == "refused"]
+    assert row["mask_sha256"] == hashlib.sha256(b"not an image").hexdigest()
+    os.utime(bad, (1_000_000_000, 1_000_000_000))
+    again = audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+    assert again.state["stages"] == run.state["stages"]
+    bad.write_bytes(b"something else")
+    with pytest.raises(ConfigError, match="phantom_000: the mask has changed"):
+        audit(tmp_path / "data", tmp_path / "run", config=WIDE)
+
+
+def test_a_scan_refused_for_want_of_simpleitk_is_tried_again(phantom_data, tmp_path, monkeypatch):
+    sitk = pytest.importorskip("SimpleITK")
+    shutil.copytree(phantom_data, tmp_path / "data")
+    mask = tmp_path / "data" / "labelsTr" / "phantom_000.nii.gz"
+    sitk.WriteImage(sitk.ReadImage(str(mask)), str(tmp_path / "mask.mha"))
+    rows = [f"data/imagesTr/phantom_00{n}_0000.nii.gz,data/labelsTr/phantom_00{n}.nii.gz"
+            for n in range(3)]  # fmt: skip
+    rows[0] = "data/imagesTr/phantom_000_0000.nii.gz,mask.mha"
+    (tmp_path / "data.csv").write_text("\n".join(["image,mask", *rows]))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "SimpleITK", None)
+        for _ in range(2):  # the second time there is nothing new
+            run = audit(tmp_path / "data.csv", tmp_path / "run", config=WIDE)
+            assert "need SimpleITK" in run.scans["reason"][0].as_py()
+    with pytest.raises(ConfigError, match=r"from other data:\n  phantom_000 can be read now\n"):
+        audit(tmp_path / "data.csv", tmp_path / "run", config=WIDE)
+    redone = audit(tmp_path / "data.csv", tmp_path / "run", config=WIDE, redo=True)
+    assert redone.summary["scans_audited"] == 3
 
 
 def test_with_no_scan_left_nothing_is_called_finished(phantom_data, tmp_path):
@@ -318,11 +369,18 @@ def test_vessels_wider_than_the_patch_are_said(real_data, tmp_path):
     table.write_text(f"image,mask,name\n{folder}/ct_cropped.nii.gz,{folder}/aorta.nii.gz,aorta\n")
     run = audit(table, tmp_path / "run")
     assert run.summary["wider_than_patch"] > 0.9 * run.summary["patches"]
-    assert run.summary["widest_mm"] > 20
+    assert run.summary["widest_mm"] > run.summary["wide_mm"] > 20
     wide = from_dict({"patches": {"extent_mm": 60}, **WIDE})
     fits = audit(table, tmp_path / "wide", config=wide)
     assert fits.summary["wider_than_patch"] == 0
     assert fits.config.patches == PatchSettings(extent_mm=60.0)
+
+
+def test_the_widths_of_the_vessels_are_those_of_the_points(finished_run):
+    diameter_mm = 2 * finished_run.patches["radius_mm"].to_numpy()
+    summary = finished_run.summary
+    assert summary["widest_mm"] == pytest.approx(diameter_mm.max(), abs=1e-3)
+    assert 0.99 < (diameter_mm <= summary["wide_mm"] + 1e-3).mean() < 1
 
 
 def test_the_same_scan_cropped_twice_is_its_own_witness(real_data, tmp_path):

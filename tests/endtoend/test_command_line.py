@@ -83,6 +83,10 @@ def test_a_run_can_be_judged(demo):
         maskwitness("judge", demo / "run", "--truth", demo / "data", "--json").stdout
     )
     assert 0 < facts["bad_share"] < 0.5
+    assert 0 < facts["findings"]["hit_by_chance"] < facts["findings"]["total"]
+    assert facts["voxels"]["auroc_neutral"] is not None
+    assert "would by chance" in told.stdout
+    assert "voxels, all scores 0" in told.stdout
     assert_refused(maskwitness("judge", demo / "run", "--truth", demo / "run"), "errors.csv")
 
 
@@ -95,6 +99,8 @@ def test_an_audit_of_nothing_but_bad_scans_exits_1(tmp_path):
     facts = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "run", "--json")
     assert facts.returncode == 1
     assert json.loads(facts.stdout)["refused"][0]["reason"]
+    judged = maskwitness("judge", tmp_path / "run", "--truth", tmp_path)
+    assert_refused(judged, "could be audited, and so it has no scores")
 
 
 def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
@@ -108,7 +114,9 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
         maskwitness("audit", data, "-o", run, "--set", "patches.extend_mm=6"),
         "did you mean 'patches.extent_mm'?",
     )
-    assert_refused(maskwitness("audit", data, "-o", run, "--label", "one"), "data.labels")
+    for label in ("one", "", "1,", "1.5"):
+        done = maskwitness("audit", data, "-o", run, "--label", label)
+        assert_refused(done, f"--label {label!r}: label values are whole numbers")
     assert_refused(maskwitness("audit", data, "-o", run, "--config", run / "no.toml"), "no.toml")
     assert_refused(maskwitness("info", tmp_path), "is no run directory")
     assert_refused(maskwitness("bench", "everything"), "no benchmark 'everything'")
@@ -124,6 +132,14 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
     assert not run.exists()
 
 
+def test_a_damaged_run_or_table_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "run.json").write_text('{"format": 1}')
+    assert_refused(maskwitness("info", tmp_path), "run.json is damaged: it has no maskwitness, no")
+    (tmp_path / "data.csv").write_bytes(b"image,mask\na\0.nii.gz,b.nii.gz\n")
+    done = maskwitness("audit", tmp_path / "data.csv", "-o", tmp_path / "new")
+    assert_refused(done, "is no file name: it holds a zero byte")
+
+
 def test_settings_come_from_preset_file_and_command_line(demo, tmp_path):
     (tmp_path / "mine.toml").write_text("[join]\nk = 7\nepsilon = 0.02\n")
     done = maskwitness(
@@ -133,6 +149,14 @@ def test_settings_come_from_preset_file_and_command_line(demo, tmp_path):
     assert done.returncode == 0, done.stderr
     config = open_run(tmp_path / "run").config
     assert (config.join.k, config.join.epsilon, config.data.labels) == (7, 0.01, (1, 2))
+
+
+def test_an_audit_with_nothing_to_do_says_so(demo):
+    words = ("audit", demo / "data", "-o", demo / "run", "--set", "join.epsilon=0.01")
+    done = maskwitness(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Nothing had to be done:")
+    assert json.loads(maskwitness(*words, "--json").stdout)["stages_done"] == []
 
 
 def test_ctrl_c_exits_130_and_the_audit_goes_on_later(demo, tmp_path):
@@ -152,8 +176,49 @@ def test_ctrl_c_exits_130_and_the_audit_goes_on_later(demo, tmp_path):
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert b"Traceback" not in told
+    assert told == b"interrupted; run the same command to go on\n"
     assert maskwitness("audit", demo / "data", "-o", tmp_path / "run").returncode == 0
+
+
+def test_ctrl_c_in_a_phantom_leaves_nothing_behind(tmp_path):
+    words = [sys.executable, "-m", "maskwitness", "phantom", tmp_path / "data", "--workers", "1"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE)
+    while not (tmp_path / "data").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, b"interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_before_anything_has_begun_exits_130_too():
+    code = (
+        "import sys\n"
+        "class Early:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Early())\n"
+        "from maskwitness.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "words", [("info", "RUN"), ("info", "RUN", "--json"), ("--help",), ("--version",)]
+)
+def test_a_reader_who_has_seen_enough_is_no_mistake(words, demo):
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [str(demo / "run") if word == "RUN" else word for word in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "maskwitness", *arguments],
+        stdout=writer, stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_shell_completion_is_offered():

@@ -16,6 +16,7 @@ from maskwitness.patches import sample_patches
 from maskwitness.quality import paint_quality
 from maskwitness.records import Bank, Scan, Volume
 from maskwitness.residuals import bin_edges, fit_baseline, residuals_of, score_patches
+from maskwitness.train import weighted_loss
 
 AFFINES = {
     "straight": np.diag([0.5, 0.5, 0.5, 1.0]),
@@ -153,5 +154,18 @@ def test_pairs_baseline_residuals_and_scores_equal_the_reference(seed, k, epsilo
     area = np.bitwise_count(bank.mask).sum(axis=1).astype(float)
     scores = score_patches(fast, baseline, edges, bank.has_image, area)
     expected = reference.score(slow, reference.residuals(slow, baseline, epsilon, 8), bank)
-    np.testing.assert_array_equal(scores.residual, expected.residual)
+    for name in ("residual", "witnesses", "usual_area"):
+        np.testing.assert_array_equal(getattr(scores, name), getattr(expected, name), err_msg=name)
     assert scores.reason.tolist() == expected.reason.tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from([0.0, 0.1, 1.0]))
+def test_the_weighted_loss_is_the_reference(seed, share):
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, 7, 3))
+    loss = rng.exponential(2.0, shape)
+    quality = rng.random(shape) * (rng.random(shape) < share)
+    # Not to the last bit: the sums are left to whatever library the tensors come from.
+    expected = reference.weighted_loss(loss, quality)
+    np.testing.assert_allclose(weighted_loss(loss, quality), expected, rtol=1e-13)

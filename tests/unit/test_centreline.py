@@ -5,7 +5,6 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-import SimpleITK as sitk
 from scipy import ndimage
 from skimage.morphology import skeletonize
 
@@ -411,6 +410,7 @@ def real_mask(path: str) -> np.ndarray:
     if not (REAL / path).exists():
         pytest.skip(f"real mask not found: {REAL / path}")
     if path.endswith(".mha"):
+        sitk = pytest.importorskip("SimpleITK")
         voxels = sitk.GetArrayFromImage(sitk.ReadImage(str(REAL / path)))
     else:
         image: Any = nibabel.load(REAL / path)

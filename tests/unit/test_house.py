@@ -13,7 +13,9 @@ import maskwitness
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "maskwitness"
 HEAVY = ("numba", "scipy", "zarr", "pyarrow", "nibabel", "matplotlib", "torch", "SimpleITK")
-PUBLIC = ["Config", "Evidence", "MaskwitnessError", "Run", "__version__", "audit", "open_run"]
+PUBLIC = [
+    "Config", "Evidence", "MaskwitnessError", "Run", "__version__", "audit", "open_run", "train"
+]  # fmt: skip
 # Names of hosts that serve packages, put together here so that this file does not hold them.
 REGISTRIES = (
     "py" + "pi.org", "pythonhosted" + ".org", "ana" + "conda.org", "registry." + "npmjs",
@@ -81,6 +83,12 @@ def test_the_public_names_are_exactly_these():
     assert dir(maskwitness) == PUBLIC
     for name in PUBLIC:
         assert getattr(maskwitness, name) is not None
+
+
+def test_the_loss_is_there_without_an_import_of_its_own():
+    code = "import maskwitness; print(maskwitness.train.weighted_loss.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "weighted_loss\n"
 
 
 def test_a_name_that_is_not_public_is_refused():

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from maskwitness.errors import InputError
 from maskwitness.geometry import to_world
 from maskwitness.io.volumes import Case, file_digest, read_scan, read_volume, write_volume
+
+sitk = pytest.importorskip("SimpleITK", reason="the extra itk is not installed")
 
 REAL = Path(__file__).parents[2].parent / "shared" / "real"
 AORTA = REAL / "itktubetk_aorta_mask" / "Segmentation.mha"

@@ -1,19 +1,24 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from maskwitness.config import QualitySettings
 from maskwitness.errors import InputError
 from maskwitness.io.nifti import write_nifti
 from maskwitness.judge import (
+    Judgement,
     auroc,
     average_precision,
+    findings_of,
     judge_points,
     judge_run,
     read_errors,
 )
+from maskwitness.quality import paint_quality
 from maskwitness.records import Volume
 
 SPACING_HALF = np.diag([0.5, 0.5, 0.5, 1.0])
@@ -171,6 +176,10 @@ def finding(i: int, worst: float, name: str = "one", **more: Any) -> dict[str, A
     return {"scan": name, "centre_mm": (i * 0.5, 4.5, 4.5), "worst_score": worst, **more}
 
 
+def judged(points: Any, findings: Any, quality: Any, truth: Path) -> Judgement:
+    return judge_run(points, findings, quality, truth, QualitySettings())
+
+
 def no_map(name: str) -> None:
     return None
 
@@ -181,8 +190,10 @@ class TestRun:
         bad = judge_points(
             centreline(), drawn, true, error, SPACING_HALF, {1: "too_wide", 2: "gap"}
         ).bad
+        changed = np.argwhere(error) * 0.5
+        near = np.array([(((changed - at) ** 2).sum(axis=1) <= 4).any() for at in centreline()])
         quality = Volume(data=(drawn == true).astype(np.float32), affine=SPACING_HALF)
-        found = judge_run(
+        found = judged(
             points_of("one", np.where(bad, -9.0, 1.0)),
             [finding(25, -9.0), finding(55, -8.0)],
             lambda name: quality,
@@ -193,7 +204,8 @@ class TestRun:
         assert (found.auroc_all, found.ap_all) == (1.0, 1.0)
         assert (found.voxels["auroc"], found.voxels["ap"]) == (1.0, 1.0)
         assert found.findings == {
-            "total": 2, "hit": 2, "planted": 2, "found": 2, "precision_of_worst": {}
+            "total": 2, "hit": 2, "planted": 2, "found": 2, "precision_of_worst": {},
+            "hit_by_chance": pytest.approx(2 * near.mean()),
         }  # fmt: skip
         assert found.kinds["gap"]["found"] == found.kinds["gap"]["planted"] == 1
         assert found.kinds["gap"]["auroc"] == found.kinds["too_wide"]["auroc"] == 1.0
@@ -202,12 +214,12 @@ class TestRun:
         score = np.full(60, 1.0)
         score[20:30] = np.nan  # all bad; zero is lower than the one of the good ones
         score[52:] = -5.0
-        found = judge_run(points_of("one", score), [], no_map, truth)
+        found = judged(points_of("one", score), [], no_map, truth)
         assert found.scored == 50 / 60
         assert found.kinds["too_wide"]["coverage"] < 1.0
         assert found.kinds["gap"]["coverage"] == 1.0
         score[:18] = np.nan
-        worse = judge_run(points_of("one", score), [], no_map, truth)
+        worse = judged(points_of("one", score), [], no_map, truth)
         assert worse.auroc_all is not None
         assert found.auroc_all is not None
         assert worse.auroc_all < found.auroc_all
@@ -216,7 +228,7 @@ class TestRun:
         score = np.zeros(60)
         score[20:30] = -5.0  # too_wide worse than gap: no concern of gap
         score[48:] = -4.0
-        found = judge_run(points_of("one", score), [], no_map, truth)
+        found = judged(points_of("one", score), [], no_map, truth)
         assert found.kinds["gap"]["auroc"] == 1.0
 
     def test_findings_hit_what_lies_within_two_millimetres_of_them(self, truth):
@@ -227,7 +239,7 @@ class TestRun:
             finding(40, -5.0, points_mm=[(20.0, 4.5, 4.5), (24.0, 4.5, 4.5)]),  # reaches error 2
             finding(25, -6.0, name="two"),
         ]
-        found = judge_run(points_of("one", np.zeros(60)), findings, no_map, truth)
+        found = judged(points_of("one", np.zeros(60)), findings, no_map, truth)
         assert (found.findings["total"], found.findings["hit"]) == (5, 3)
         assert (found.findings["planted"], found.findings["found"]) == (4, 3)
         assert (found.kinds["too_wide"]["found"], found.kinds["gap"]["found"]) == (2, 1)
@@ -235,32 +247,94 @@ class TestRun:
     def test_the_precision_of_the_worst_findings_is_told(self, truth):
         findings = [finding(25, -20.0 + n) for n in range(4)]
         findings += [finding(10, -10.0 + n) for n in range(8)]
-        found = judge_run(points_of("one", np.zeros(60)), findings[::-1], no_map, truth)
+        found = judged(points_of("one", np.zeros(60)), findings[::-1], no_map, truth)
         assert found.findings["precision_of_worst"] == {"10": 0.4}
+
+    def test_a_kind_has_its_figures_over_scored_points_too(self, truth):
+        score = np.zeros(60)
+        score[52:56] = -4.0
+        score[56:] = np.nan
+        gap = judged(points_of("one", score), [], no_map, truth).kinds["gap"]
+        assert gap["coverage"] < 1
+        assert gap["auroc"] < gap["auroc_scored"]
+        assert gap["ap"] < gap["ap_scored"]
+
+    def test_all_four_places_of_a_finding_count(self, truth):
+        row: dict[str, Any] = {"scan": "one", "worst_score": -4.0, "worst_patch": 3}
+        for end, i in (("start", 2), ("centre", 10), ("end", 12)):
+            row |= {f"{end}_x_mm": i * 0.5, f"{end}_y_mm": 4.5, f"{end}_z_mm": 4.5}
+        points = points_of("one", np.zeros(60))
+        (finding,) = findings_of([row], points)
+        assert finding["centre_mm"] == (5.0, 4.5, 4.5)
+        assert finding["points_mm"] == [(1.0, 4.5, 4.5), (6.0, 4.5, 4.5), (1.5, 4.5, 4.5)]
+        for change in ({"start_x_mm": 12.5}, {"end_x_mm": 12.5}, {"worst_patch": 25}):
+            found = judged(points, findings_of([{**row, **change}], points), no_map, truth)
+            assert found.findings["hit"] == 1, change
+        assert judged(points, [finding], no_map, truth).findings["hit"] == 0
+
+    def test_chance_moves_each_finding_as_it_is_to_every_scored_point(self, truth):
+        # Error 1 is near points 17 … 32, error 2 near points 46 … 59: 30 of 60.
+        score = np.zeros(60)
+        single = [finding(5, -3.0)]
+        assert judged(points_of("one", score), single, no_map, truth).findings[
+            "hit_by_chance"
+        ] == pytest.approx(0.5)
+        score[:17] = np.nan
+        among = judged(points_of("one", score), single * 3, no_map, truth)
+        assert among.findings["hit_by_chance"] == pytest.approx(3 * 30 / 43)
+        # Two places 5 points apart: the first may also lie 5 points before an error.
+        long = [finding(5, -3.0, points_mm=[(5.0, 4.5, 4.5)])]
+        score[:] = 0
+        wider = judged(points_of("one", score), long, no_map, truth)
+        assert wider.findings["hit_by_chance"] == pytest.approx(40 / 60)
+        score[:] = np.nan
+        none = judged(points_of("one", score), single, no_map, truth)
+        assert none.findings["hit_by_chance"] is None
+
+    def test_the_map_of_a_run_without_scores_ranks_as_the_neutral_one(self, truth):
+        points = points_of("one", np.full(60, np.nan))
+        data = paint_quality(
+            centreline(), points["score"], (60, 20, 20), SPACING_HALF, QualitySettings()
+        )
+        found = judged(points, [], lambda name: Volume(data=data, affine=SPACING_HALF), truth)
+        assert found.voxels["auroc"] == found.voxels["auroc_neutral"] != 0.5
+        assert found.voxels["ap"] == found.voxels["ap_neutral"]
 
     def test_a_run_without_bad_points_has_no_figures(self, truth):
         some = {name: column[:10] for name, column in points_of("one", np.zeros(60)).items()}
-        found = judge_run(some, [], no_map, truth)
+        found = judged(some, [], no_map, truth)
         assert found.auroc_all is None
-        assert found.voxels == {"auroc": None, "ap": None, "bad_share": None}
+        assert set(found.voxels.values()) == {None}
         assert found.kinds["gap"]["coverage"] is None
 
     def test_the_judgement_can_be_written_as_json(self, truth):
-        found = judge_run(points_of("two", np.zeros(60)), [finding(9, -3.5)], no_map, truth)
+        found = judged(points_of("two", np.zeros(60)), [finding(9, -3.5)], no_map, truth)
         assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
 
     def test_a_truth_that_lacks_a_scan_is_refused_by_name(self, truth):
         with pytest.raises(InputError, match="has no scan 'three'"):
-            judge_run(points_of("three", np.zeros(60)), [], no_map, truth)
+            judged(points_of("three", np.zeros(60)), [], no_map, truth)
 
     def test_a_folder_without_errors_is_no_truth(self, tmp_path):
         with pytest.raises(InputError, match="no truth folder"):
             read_errors(tmp_path)
 
+    @pytest.mark.parametrize(
+        "table", ["a,b\n1,2\n", "scan,error,kind\none,first,gap\n", "scan,error,kind\none\n"]
+    )
+    def test_a_damaged_table_of_errors_is_refused_with_its_row(self, tmp_path, table):
+        (tmp_path / "truth").mkdir()
+        (tmp_path / "truth/errors.csv").write_text(table)
+        with pytest.raises(InputError, match=r"errors.csv: row 1 is no planted error: scan "):
+            read_errors(tmp_path)
+        (tmp_path / "truth/errors.csv").write_bytes(b"scan\xff\n")
+        with pytest.raises(InputError, match="cannot be read as CSV"):
+            read_errors(tmp_path)
+
     def test_a_quality_map_on_another_grid_is_refused(self, truth):
         other = Volume(data=np.ones((3, 3, 3), np.float32), affine=SPACING_HALF)
         with pytest.raises(InputError, match="quality map does not lie on the grid"):
-            judge_run(points_of("one", np.zeros(60)), [], lambda name: other, truth)
+            judged(points_of("one", np.zeros(60)), [], lambda name: other, truth)
 
     def test_a_truth_on_another_grid_is_refused(self, tmp_path):
         (tmp_path / "truth").mkdir()
@@ -269,4 +343,4 @@ class TestRun:
             (tmp_path / folder).mkdir(exist_ok=True, parents=True)
             write_nifti(tmp_path / folder / "one.nii.gz", tube(length), SPACING_HALF)
         with pytest.raises(InputError, match="truth/masks does not lie on the grid"):
-            judge_run(points_of("one", np.zeros(60)), [], no_map, tmp_path)
+            judged(points_of("one", np.zeros(60)), [], no_map, tmp_path)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from maskwitness.errors import InputError
-from maskwitness.io.volumes import (
-    read_volume,
-)
+from maskwitness.io import nifti
+from maskwitness.io.volumes import read_volume
 
 LEFT_HANDED = np.array(
     [[-0.35, 0, 0, 90.0], [0, -0.35, 0, 80.5], [0, 0, 0.5, -70.25], [0, 0, 0, 1]]
@@ -198,6 +197,18 @@ def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path, place):
     assert_refused(path, "download it again")
 
 
+@pytest.mark.parametrize("filler", [0x00, 0x55, 0xFF])
+@pytest.mark.parametrize("length", [64, 4000])  # only the checksum knows; no deflate block is left
+def test_a_gzip_file_overwritten_in_the_middle_is_refused(tmp_path, length, filler):
+    data = np.random.default_rng(0).integers(0, 9999, (40, 40, 40)).astype(np.int16)
+    path = save(tmp_path / "a.nii.gz", data)
+    raw = bytearray(path.read_bytes())
+    middle = len(raw) // 2
+    raw[middle : middle + length] = bytes([filler]) * length
+    path.write_bytes(bytes(raw))
+    assert_refused(path, "its gzip data are damaged", "download it again")
+
+
 def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path):
     path = patch(save(tmp_path / "a.nii", noise()), 42, "hhh", 512, 512, 275)
     assert_refused(path, "144,179,200 bytes", "at most 420 are there")
@@ -215,11 +226,20 @@ def test_a_packed_file_with_fewer_voxels_than_promised_is_refused(tmp_path):
     assert_refused(tmp_path / "a.nii.gz", "4,200 bytes", "at most 420 are there")
 
 
-def test_no_more_is_unpacked_than_the_header_promises(tmp_path):
+def test_what_follows_the_voxels_is_thrown_away_after_its_checksum(tmp_path):
     raw = save(tmp_path / "a.nii", noise()).read_bytes()
-    bomb = gzip.compress(raw + bytes(50_000_000))
-    (tmp_path / "a.nii.gz").write_bytes(bomb[: len(bomb) // 2])  # the end is never looked at
+    packed = gzip.compress(raw + bytes(5_000_000))
+    (tmp_path / "a.nii.gz").write_bytes(packed)
     np.testing.assert_array_equal(read_volume(tmp_path / "a.nii.gz").data, noise())
+    (tmp_path / "a.nii.gz").write_bytes(packed[: len(packed) // 2])
+    assert_refused(tmp_path / "a.nii.gz", "it is cut short")
+
+
+def test_a_gzip_stream_is_not_followed_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(nifti, "_MOST_AFTER", 4_000_000)
+    raw = save(tmp_path / "a.nii", noise()).read_bytes()
+    (tmp_path / "a.nii.gz").write_bytes(gzip.compress(raw + bytes(50_000_000)))
+    assert_refused(tmp_path / "a.nii.gz", "go on for more than 4,000,000 bytes after its voxels")
 
 
 def test_an_absurd_size_is_refused(tmp_path):
@@ -264,6 +284,12 @@ def test_voxels_that_begin_after_the_end_of_the_file_are_refused(tmp_path):
 def test_an_intercept_that_is_no_number_is_refused(tmp_path):
     path = patch(save(tmp_path / "a.nii", noise()), 112, "ff", 1.0, float("nan"))
     assert_refused(path, "rescales values by 1 and then adds nan")
+
+
+@pytest.mark.parametrize("slope", [float("inf"), float("-inf")])
+def test_an_infinite_slope_is_refused(tmp_path, slope):
+    path = patch(save(tmp_path / "a.nii", noise()), 112, "ff", slope, 0.0)
+    assert_refused(path, f"rescales values by {slope:g} and then adds 0")
 
 
 def test_an_affine_that_places_voxels_nowhere_is_refused(tmp_path):

@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from maskwitness.errors import InputError
+from maskwitness.io.datasets import find_cases
 from maskwitness.phantom import PhantomSettings, make_scan, write_phantom
 from maskwitness.phantom.write import COLUMNS
 
@@ -105,6 +108,37 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path):
     with pytest.raises(InputError, match="not an empty folder"):
         write_phantom(tmp_path / "mine.txt", PhantomSettings(scans=1))
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_interrupted_phantom_leaves_nothing(tmp_path: Path, workers: int):
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for out in (tmp_path, tmp_path / "new"):
+        with pytest.raises(KeyboardInterrupt):
+            write_phantom(out, PhantomSettings(scans=3), workers=workers, on_scan=interrupt)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_phantom_left_is_no_data_set_and_goes_away(written: Path, tmp_path: Path):
+    out = tmp_path / "new"
+    code = (
+        "import os, sys, pathlib\n"
+        "from maskwitness.phantom import PhantomSettings, write_phantom\n"
+        "write_phantom(pathlib.Path(sys.argv[1]), PhantomSettings(scans=2, seed=6),\n"
+        "              on_scan=lambda done, total: os.kill(os.getpid(), 9))\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert killed.returncode == -9
+    assert [path.name for path in out.iterdir()] == [".unfinished"]
+    with pytest.raises(InputError, match="not a data set"):
+        find_cases(out)
+    write_phantom(out, PhantomSettings(scans=2, seed=5))
+    assert digest(out) == digest(written)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "dataset.json", "imagesTr", "labelsTr", "truth"
+    ]  # fmt: skip
 
 
 def test_an_empty_folder_is_used(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,32 @@ def test_few_scored_points_bring_advice_with_a_wider_epsilon(finished_run, capsy
 def test_wide_vessels_bring_advice_with_patch_and_reach(finished_run, capsys):
     fits = changed(finished_run, wider_than_patch=0)
     assert "patches.extent_mm" not in shown(fits, capsys)
-    wide = changed(finished_run, wider_than_patch=3, widest_mm=20.0)
+    wide = changed(finished_run, wider_than_patch=3, widest_mm=35.0, wide_mm=20.0)
     told = shown(wide, capsys)
+    assert "(widest 35.0 mm)" in told
     assert "--set patches.extent_mm=30 --set quality.reach_mm=15" in told
+
+
+def test_one_wide_point_is_said_and_brings_no_other_patch(finished_run, capsys):
+    wide = changed(finished_run, wider_than_patch=1, widest_mm=35.0, wide_mm=1.9)
+    told = shown(wide, capsys)
+    assert "(widest 35.0 mm)" in told
+    assert "patches.extent_mm" not in told
+
+
+def test_a_result_that_is_gone_is_said_to_be_missing(finished_run, tmp_path, capsys):
+    copied = Path(shutil.copytree(finished_run.path, tmp_path / "run"))
+    (copied / "scores.parquet").unlink()
+    told = shown(open_run(copied), capsys, screen.show_info)
+    assert "scores.parquet (missing: audit again to make it again)" in told
+    assert told.count("(missing") == 1
+
+
+def test_the_hint_after_a_phantom_finds_something(tmp_path, capsys):
+    screen.show_phantom(tmp_path, 0.01)
+    assert (
+        f"maskwitness audit {tmp_path} -o RUN --set join.epsilon=0.01," in capsys.readouterr().out
+    )
 
 
 def test_no_finding_is_not_called_a_clean_bill(phantom_data, tmp_path, capsys):

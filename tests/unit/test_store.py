@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ def pairs_of(first: int, rows: list[list[int]]) -> Pairs:
     )
 
 
+WHOLE: dict[str, Any] = {
+    "maskwitness": "0.1.0",
+    "config": {},
+    "dataset": {"root": "Größe/β"},
+    "stages": {"patches": {"key": "a", "finished": "now", "seconds": 1.0}},
+    "summary": {"scans": 3},
+}
+
+
 def assert_same_pairs(one: Pairs, other: Pairs) -> None:
     assert one.first == other.first
     for name in ("offset", "witness", "dist2", "intersection", "union"):
@@ -52,10 +62,8 @@ class TestRunFolder:
     def test_state_comes_back_as_it_was_written(self, folder):
         assert folder.read_state() == {}
         assert not is_run(folder.root)
-        folder.write_state({"summary": {"scans": 3}, "dataset": {"root": "Größe/β"}})
-        assert folder.read_state() == {
-            "format": FORMAT, "summary": {"scans": 3}, "dataset": {"root": "Größe/β"}
-        }  # fmt: skip
+        folder.write_state(WHOLE)
+        assert folder.read_state() == {"format": FORMAT, **WHOLE}
         assert is_run(folder.root)
         assert [path.name for path in folder.root.iterdir()] == ["run.json"]
 
@@ -63,6 +71,19 @@ class TestRunFolder:
     def test_a_state_that_is_not_ours_is_refused(self, folder, text):
         folder.path("run.json").write_text(text)
         with pytest.raises(StoreError, match=r"cannot be read|is a run of format"):
+            folder.read_state()
+
+    @pytest.mark.parametrize(
+        ("change", "lacking"),
+        [
+            ({"summary": None}, "no summary"),
+            ({"stages": [], "config": "paper"}, "no config, no stages"),
+            ({"stages": {"patches": {"key": "a"}}}, "no stages.patches"),
+        ],
+    )
+    def test_a_state_that_lacks_something_is_refused(self, folder, change, lacking):
+        folder.write_state({**WHOLE, **change})
+        with pytest.raises(StoreError, match=f"run.json is damaged: it has {lacking};"):
             folder.read_state()
 
     def test_a_folder_moves_in_and_the_old_one_goes(self, folder):

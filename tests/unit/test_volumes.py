@@ -7,7 +7,6 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from maskwitness.errors import InputError
 from maskwitness.geometry import same_grid, to_world
@@ -192,6 +191,7 @@ def test_simpleitk_finds_the_voxels_in_the_same_place(tmp_path):
     affine[:3, :3] = turn * [0.4, 0.5, -0.9]
     affine[:3, 3] = [10, -20, 30]
     write_volume(tmp_path / "a.nii.gz", noise(), affine)
+    sitk = pytest.importorskip("SimpleITK")
     image = sitk.ReadImage(str(tmp_path / "a.nii.gz"))
     theirs = np.array(image.TransformIndexToPhysicalPoint((4, 3, 2))) * [-1, -1, 1]
     ours = to_world(np.array([[4.0, 3, 2]]), read_volume(tmp_path / "a.nii.gz").affine)
@@ -297,6 +297,7 @@ def test_a_real_file_is_read_as_nibabel_and_simpleitk_read_it(name):
     assert (volume.slope, volume.intercept) == (image.dataobj.slope, image.dataobj.inter)
     np.testing.assert_allclose(volume.affine, image.affine, atol=1e-9)
     corner = tuple(size - 1 for size in volume.shape)
+    sitk = pytest.importorskip("SimpleITK")
     theirs = sitk.ReadImage(str(REAL / name)).TransformIndexToPhysicalPoint(corner)
     ours = to_world(np.array([corner], dtype=np.float64), volume.affine)[0]
     np.testing.assert_allclose(ours, np.array(theirs) * [-1, -1, 1], atol=1e-3)

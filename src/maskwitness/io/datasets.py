@@ -365,6 +365,11 @@ def _dataset(
             f"{source or root}: there is no image with a mask in it{found}; looked for {_LAYOUTS}"
         )
         raise InputError(message)
+    for entry in entries:
+        for path in (entry.image, entry.mask):
+            if "\0" in str(path):
+                message = f"{source or root}: {str(path)!r} is no file name: it holds a zero byte"
+                raise InputError(message)
     derived = iter(derive_names([entry.image for entry in entries if entry.name is None]))
     wanted = [(entry.name if entry.name is not None else next(derived), entry) for entry in entries]
     wanted.sort(key=lambda pair: (natural_order(pair[0]), str(pair[1].image), str(pair[1].mask)))

@@ -32,6 +32,13 @@ PAIR_ARRAYS: Mapping[str, str] = {
     "intersection": "uint16",
     "union": "uint16",
 }
+STATE: Mapping[str, type] = {  # what run.json must hold besides its format
+    "maskwitness": str,
+    "config": dict,
+    "dataset": dict,
+    "stages": dict,
+    "summary": dict,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,18 @@ class RunFolder:
             found = state.get("format") if isinstance(state, dict) else None
             message = (
                 f"{self.root} is a run of format {found}; this maskwitness reads format {FORMAT}"
+            )
+            raise StoreError(message)
+        lacking = [key for key, kind in STATE.items() if not isinstance(state.get(key), kind)]
+        lacking += [
+            f"stages.{name}"
+            for name, stage in (state["stages"].items() if not lacking else ())
+            if not isinstance(stage, dict) or not {"key", "finished", "seconds"} <= stage.keys()
+        ]
+        if lacking:
+            message = (
+                f"{self.path('run.json')} is damaged: it has no {', no '.join(lacking)}; "
+                "delete it and its folder, and audit again"
             )
             raise StoreError(message)
         return state

@@ -93,6 +93,22 @@ def write_volume(
         aside.unlink(missing_ok=True)
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the files that a volume lies in: one, or a folder's, or a header and its voxels.
+
+    They come in the order of their names, a header first. Raises OSError where a folder or header
+    cannot be read; whether the files are there is not looked at.
+    """
+    if path.is_dir():
+        return sorted(part for part in path.iterdir() if part.is_file())
+    ending = split_ending(path.name)[1].lower()
+    if ending in (".hdr", ".img"):
+        return [path.with_suffix(".hdr"), path.with_suffix(".img")]
+    if ending in (".mhd", ".nhdr") and path.is_file():
+        return [path, *sorted(itk.detached_files(path))]
+    return [path]
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a volume, to know it again.
 
@@ -100,13 +116,7 @@ def file_digest(path: Path) -> str:
     header with the voxels elsewhere), that of the files' own digests, in the order of their names.
     """
     try:
-        parts = [path] if not path.is_dir() else sorted(p for p in path.iterdir() if p.is_file())
-        ending = split_ending(path.name)[1].lower()
-        if ending in (".mhd", ".nhdr") and path.is_file():
-            parts += sorted(itk.detached_files(path))
-        elif ending in (".hdr", ".img"):
-            parts = [path.with_suffix(".hdr"), path.with_suffix(".img")]
-        digests = [_digest(part) for part in parts]
+        digests = [_digest(part) for part in files_of(path)]
     except OSError as error:
         message = f"{path}: it cannot be read ({error.strerror or error})"
         raise InputError(message) from error

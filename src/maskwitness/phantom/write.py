@@ -1,7 +1,9 @@
 """Writes phantoms as an nnU-Net raw folder, with the truth beside it.
 
-Files are written under another name and then renamed. Gzip carries no time of writing, so the same
-settings give the same bytes, whatever the number of workers.
+All is written into a hidden folder of the place it is for, and moved out when it is whole: a
+phantom that was interrupted never passes for a finished one, and another can be made in the same
+place. Gzip carries no time of writing, so the same settings give the same bytes, whatever the
+number of workers.
 """
 
 import csv
@@ -9,7 +11,10 @@ import dataclasses
 import io
 import json
 import multiprocessing
-from collections.abc import Callable
+import shutil
+import signal
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +27,7 @@ from maskwitness.phantom.make import make_scan
 from maskwitness.phantom.records import PhantomScan, PlantedError
 from maskwitness.phantom.settings import PhantomSettings, check_settings
 
+UNFINISHED = ".unfinished"
 PLACES = ("start", "centre", "end")
 COLUMNS = (
     "scan",
@@ -55,30 +61,57 @@ def write_phantom(
         If ``out`` exists and is not an empty folder.
     """
     check_settings(settings)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    aside = out / UNFINISHED
+    if out.exists() and (not out.is_dir() or any(part != aside for part in out.iterdir())):
         message = f"{out} exists and is not an empty folder; choose another place for the phantom"
         raise InputError(message)
+    is_new = not out.exists()
+    shutil.rmtree(aside, ignore_errors=True)  # of a phantom that was killed
+    try:
+        _write_into(aside, settings, workers, on_scan)
+        # dataset.json last, because a folder with one is a finished data set
+        for name in ("truth", "imagesTr", "labelsTr", "dataset.json"):
+            (aside / name).replace(out / name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):  # it holds the phantom, which is how it should be
+            if is_new:
+                out.rmdir()
+
+
+def _write_into(
+    place: Path,
+    settings: PhantomSettings,
+    workers: int,
+    on_scan: Callable[[int, int], None] | None,
+) -> None:
     for folder in ("imagesTr", "labelsTr", "truth/masks", "truth/errors"):
-        (out / folder).mkdir(parents=True, exist_ok=True)
+        (place / folder).mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for done, found in enumerate(_write_scans(out, settings, workers), start=1):
-        rows += found
-        if on_scan is not None:
-            on_scan(done, settings.scans)
-    write_whole(out / "truth/errors.csv", _table(rows))
+    # closing: after an interruption no worker may go on writing
+    with closing(_write_scans(place, settings, workers)) as scans:
+        for done, found in enumerate(scans, start=1):
+            rows += found
+            if on_scan is not None:
+                on_scan(done, settings.scans)
+    write_whole(place / "truth/errors.csv", _table(rows))
     about = {"package": version("maskwitness"), "settings": dataclasses.asdict(settings)}
-    write_whole(out / "truth/phantom.json", _json(about))
-    # last, because a folder with a dataset.json is a finished one
-    write_whole(out / "dataset.json", _json(_dataset(settings)))
+    write_whole(place / "truth/phantom.json", _json(about))
+    write_whole(place / "dataset.json", _json(_dataset(settings)))
 
 
-def _write_scans(out: Path, settings: PhantomSettings, workers: int) -> Any:
+def _write_scans(
+    out: Path, settings: PhantomSettings, workers: int
+) -> Generator[list[dict[str, Any]]]:
     one = partial(_write_scan, out, settings)
     if workers <= 1 or settings.scans == 1:
         yield from map(one, range(settings.scans))
         return
-    # spawn: forking a process that has started threads can leave locks held for ever
-    with multiprocessing.get_context("spawn").Pool(min(workers, settings.scans)) as pool:
+    # spawn: forking a process that has started threads can leave locks held for ever. Ctrl-C goes
+    # to the workers too; they leave it to this process, which ends them.
+    deaf = (signal.SIGINT, signal.SIG_IGN)
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(min(workers, settings.scans), signal.signal, deaf) as pool:
         yield from pool.imap(one, range(settings.scans))
 
 

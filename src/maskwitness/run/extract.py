@@ -20,7 +20,7 @@ from maskwitness.io.datasets import Case
 from maskwitness.io.files import write_whole
 from maskwitness.io.store import PatchWriter, RunFolder
 from maskwitness.io.tables import PATCHES, SCANS, table_of, write_table
-from maskwitness.io.volumes import file_digest, read_scan
+from maskwitness.io.volumes import file_digest, files_of, read_scan
 from maskwitness.pipeline import describe
 from maskwitness.records import Description
 from maskwitness.run.threads import in_threads
@@ -73,14 +73,22 @@ def extract(
 
 
 def stamp_of(path: Path) -> str:
-    """Return size and time of change of a file, or of what lies in a folder: cheap to compare."""
+    """Return number, size and times of change of a volume's files: cheap to compare."""
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        stats = [file.stat() for file in files]
+        stats = [file.stat() for file in files_of(path)]
     except OSError:
         return "missing"
-    total, latest = sum(s.st_size for s in stats), max((s.st_mtime_ns for s in stats), default=0)
-    return f"{len(stats)}:{total}:{latest}"
+    # The sum of the times, not the latest: whichever file is replaced, it is another one.
+    size, times = sum(s.st_size for s in stats), sum(s.st_mtime_ns for s in stats)
+    return f"{len(stats)}:{size}:{times}"
+
+
+def digest_if_readable(path: Path) -> str | None:
+    """Return the digest of a volume, or None where it cannot be read."""
+    try:
+        return file_digest(path)
+    except InputError:
+        return None
 
 
 def where_from(case: Case) -> Row:
@@ -90,6 +98,23 @@ def where_from(case: Case) -> Row:
         "mask": str(case.mask),
         "image_stamp": stamp_of(case.image),
         "mask_stamp": stamp_of(case.mask),
+    }
+
+
+def refusal_of(case: Case, config: Config) -> str:
+    """Return why a scan cannot be audited, empty where it can."""
+    try:
+        describe(read_scan(case, config.data.labels), config.patches)
+    except (InputError, GeometryError) as error:
+        return explain(error)
+    return ""
+
+
+def _digests(case: Case) -> Row:
+    # Of refused files too: else one that was only touched would pass for a changed one.
+    return {
+        "image_sha256": digest_if_readable(case.image),
+        "mask_sha256": digest_if_readable(case.mask),
     }
 
 
@@ -103,7 +128,7 @@ def _extract_scan(case: Case, part: Part, config: Config) -> Row:
             return kept["row"]
     except (OSError, ValueError, KeyError):
         pass
-    row: Row = {"name": case.name, **source}
+    row: Row = {"name": case.name, **source, **_digests(case)}
     try:
         row |= _describe_into(case, part, config)
     except (InputError, GeometryError) as error:
@@ -120,8 +145,6 @@ def _describe_into(case: Case, part: Part, config: Config) -> Row:
     np.savez(aside, **_columns(description))  # type: ignore[arg-type]
     aside.replace(part.arrays)
     return {
-        "image_sha256": file_digest(case.image),
-        "mask_sha256": file_digest(case.mask),
         "shape": list(scan.image.shape),
         "spacing_mm": spacing_mm(scan.affine).tolist(),
         "affine": scan.affine.ravel().tolist(),

@@ -138,6 +138,12 @@ class Run:
         return read_volume(self.folder.path("quality") / f"{name}.nii.gz")
 
     def _need(self, stage: str) -> None:
+        if stage not in self.state["stages"] and self.summary.get("scans_audited") == 0:
+            message = (
+                f"no scan of {self.path} could be audited, and so it has no {stage}; "
+                "maskwitness info and scans.parquet say why"
+            )
+            raise StoreError(message)
         if stage not in self.state["stages"]:
             message = (
                 f"the audit of {self.path} is not finished: it has no {stage} yet; "

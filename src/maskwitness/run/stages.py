@@ -23,10 +23,16 @@ from maskwitness.errors import ConfigError, InputError, StoreError
 from maskwitness.io.datasets import Case, Dataset, find_cases, find_cases_in
 from maskwitness.io.store import FORMAT, Lock, PairWriter, RunFolder, is_run
 from maskwitness.io.tables import SCANS, read_table, table_of, write_table
-from maskwitness.io.volumes import file_digest, write_volume
+from maskwitness.io.volumes import write_volume
 from maskwitness.join import range_pairs
 from maskwitness.quality import paint_quality
-from maskwitness.run.extract import extract, stamp_of, where_from
+from maskwitness.run.extract import (
+    digest_if_readable,
+    extract,
+    refusal_of,
+    stamp_of,
+    where_from,
+)
 from maskwitness.run.opened import Run, open_run
 from maskwitness.run.scoring import read_bank, write_scores
 from maskwitness.run.threads import in_threads
@@ -43,7 +49,7 @@ class Stage:
 STAGES: Mapping[str, Stage] = {
     "patches": Stage(
         files=("scans.parquet", "patches.parquet", "patches.zarr"),
-        counts=("scans", "scans_audited", "patches", "wider_than_patch", "widest_mm"),
+        counts=("scans", "scans_audited", "patches", "wider_than_patch", "widest_mm", "wide_mm"),
     ),
     "pairs": Stage(files=("pairs.zarr",), counts=("pairs",)),
     "scores": Stage(
@@ -53,6 +59,8 @@ STAGES: Mapping[str, Stage] = {
     "quality": Stage(files=("quality",)),
 }
 
+
+WIDE = 0.995  # of the points are no wider than what the summary calls wide_mm
 
 # What is told while an audit runs: the stage, how much of it is done, of how much. It is called
 # from the thread that called the audit.
@@ -137,11 +145,13 @@ class _Audit:
         self.state = self.folder.read_state()
         scans = self._scans_so_far()
         changed = list(_changes(scans, self.dataset.cases)) if scans else []
+        reasons = self._try_refused(scans)
+        changed += [f"{name} can be read now" for name, reason in reasons.items() if not reason]
         self._refuse_stale(changed, redo)
         if changed:
             self.state = {}
         elif scans:
-            self._follow(scans)
+            self._follow(scans, reasons)
         self.state = {
             "maskwitness": self.state.get("maskwitness", _version()),
             "created": self.state.get("created", _now()),
@@ -164,10 +174,25 @@ class _Audit:
         table = read_table(self.folder.path("scans.parquet"))
         return {row["name"]: row for row in table.to_pylist()}
 
-    def _follow(self, scans: Mapping[str, Mapping[str, Any]]) -> None:
+    def _try_refused(self, scans: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        # A scan may have been refused for what is not in its files: SimpleITK was not there.
+        refused = [
+            case
+            for case in self.dataset.cases
+            if case.name in scans and scans[case.name]["status"] == "refused"
+        ]
+        reasons = in_threads(
+            lambda case: (case.name, refusal_of(case, self.config)), refused, self.workers
+        )
+        return dict(sorted(reasons))
+
+    def _follow(self, scans: Mapping[str, Mapping[str, Any]], reasons: Mapping[str, str]) -> None:
         # The same content at another place or with another time: remember where it is now.
         case_of = {case.name: case for case in self.dataset.cases}
-        rows = [{**row, **where_from(case_of[name])} for name, row in scans.items()]
+        rows = [
+            {**row, **where_from(case_of[name]), "reason": reasons.get(name, row["reason"])}
+            for name, row in scans.items()
+        ]
         if rows != list(scans.values()):
             table = table_of({name: [row[name] for row in rows] for name in SCANS}, SCANS)
             write_table(self.folder.path("scans.parquet"), table)
@@ -263,10 +288,11 @@ class _Audit:
         if not audited:
             return {}
         radius = read_table(self.folder.path("patches.parquet"), ["radius_mm"])["radius_mm"]
-        wide = radius.to_numpy() * 2 > self.config.patches.extent_mm
+        diameter_mm = radius.to_numpy() * 2
         return {
-            "wider_than_patch": int(wide.sum()),
-            "widest_mm": round(float(radius.to_numpy().max()) * 2, 3),
+            "wider_than_patch": int((diameter_mm > self.config.patches.extent_mm).sum()),
+            "widest_mm": round(float(diameter_mm.max()), 3),
+            "wide_mm": round(float(np.quantile(diameter_mm, WIDE)), 3),
         }
 
     def _pairs(self) -> Mapping[str, Any]:
@@ -325,7 +351,7 @@ def _changes(rows: Mapping[str, Mapping[str, Any]], cases: Sequence[Case]) -> It
         for what, path in (("image", case.image), ("mask", case.mask)):
             if row[f"{what}_stamp"] == stamp_of(path) and row[what] == str(path):
                 continue
-            if row[f"{what}_sha256"] is None or file_digest(path) != row[f"{what}_sha256"]:
+            if digest_if_readable(path) != row[f"{what}_sha256"]:
                 yield f"{case.name}: the {what} has changed ({path})"
     for name in sorted(rows.keys() - {case.name for case in cases}):
         yield f"{name} is gone"
