@@ -64,7 +64,7 @@ def _dist2_of_rows(_context: Any, a: Any, _i: Any, b: Any, _j: Any) -> Any:
     return signature, generate
 
 
-def _dist2_of_rows_plainly(a: np.ndarray, i: int, b: np.ndarray, j: int) -> int:
+def _dist2_of_rows_plainly(a: np.ndarray, i: Any, b: np.ndarray, j: Any) -> int:
     return int(((a[i].astype(np.int32) - b[j].astype(np.int32)) ** 2).sum())
 
 
