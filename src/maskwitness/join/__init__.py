@@ -5,10 +5,12 @@ runners' business. The answer is exact, in the order (dist2, index), and does no
 threads, device or memory.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from maskwitness.records import Bank, Pairs
 
 UNLIMITED_UM = 2**62
 ANY_DISTANCE = 2**31 - 1
+WORTH_A_DEVICE = 100_000  # patches: below, waking the device takes longer than the search
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def range_pairs(
@@ -27,6 +31,7 @@ def range_pairs(
     settings: JoinSettings,
     queries: Bank | None = None,
     *,
+    device: Device = "cpu",
     threads: int | None = None,
     scratch: Path | None = None,
 ) -> Iterator[Pairs]:
@@ -39,6 +44,9 @@ def range_pairs(
     queries
         Who asks; none given: the bank itself, and no patch testifies for itself. Patches of the
         same group are the same scan or branch in both banks.
+    device
+        ``cuda``: where there is a CUDA device and the package torch; ``auto``: there too, if the
+        bank is large enough to gain by it.
     threads
         How many work; none given: one a core.
     scratch
@@ -47,7 +55,8 @@ def range_pairs(
     Method: M9, M10, M11
     """
     limit = dist2_limit(settings.epsilon, bank.image.shape[1])
-    return _search(bank, settings, queries, limit, settings.k, threads, scratch)
+    question = _Question(limit, settings.k, reach_of(settings), settings)
+    return _search(bank, queries, question, device, threads, scratch)
 
 
 def nearest_pairs(
@@ -56,6 +65,7 @@ def nearest_pairs(
     settings: JoinSettings,
     queries: Bank | None = None,
     *,
+    device: Device = "cpu",
     threads: int | None = None,
     scratch: Path | None = None,
 ) -> Iterator[Pairs]:
@@ -67,15 +77,32 @@ def nearest_pairs(
     if k < 1:
         message = f"k = {k}: at least one nearest patch must be asked for"
         raise ValueError(message)
-    return _search(bank, settings, queries, ANY_DISTANCE, k, threads, scratch)
+    question = _Question(ANY_DISTANCE, k, reach_of(settings), settings)
+    return _search(bank, queries, question, device, threads, scratch)
+
+
+def why_no_device() -> str:
+    """Return why no CUDA device can be used, in a sentence; empty if one can."""
+    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} is missing: pip install 'maskwitness[gpu]'"
+    from maskwitness.join import gpu
+
+    return gpu.why_not()
+
+
+class _Question(NamedTuple):
+    limit: int
+    k: int
+    reach_um: int
+    settings: JoinSettings
 
 
 def _search(
     bank: Bank,
-    settings: JoinSettings,
     queries: Bank | None,
-    limit: int,
-    k: int,
+    question: _Question,
+    device: Device,
     threads: int | None,
     scratch: Path | None,
 ) -> Iterator[Pairs]:
@@ -84,9 +111,17 @@ def _search(
         if len(asking.image):
             yield _nothing(len(asking.image))
         return
+    limit, k, reach_um, settings = question
+    large = len(bank.image) >= WORTH_A_DEVICE
+    if (device == "cuda" or (device == "auto" and large)) and not why_no_device():
+        from maskwitness.join import gpu
+
+        wanted = gpu.Wanted(limit=limit, k=k, reach_um=reach_um, waves=limit == ANY_DISTANCE)
+        yield from gpu.blocks(bank, asking, queries is None, wanted)
+        return
     plan = plan_search(settings, threads)
     tree = grow(bank, Memory(plan.tree_bytes, scratch))
-    rule = tree.rule(limit, k, reach_of(settings))
+    rule = tree.rule(limit, k, reach_um)
     yield from cpu.Searcher(bank, tree, asking, queries is None, rule, plan).blocks()
 
 
