@@ -20,6 +20,7 @@ from maskwitness.patches import circle
 from maskwitness.records import Bank, Pairs
 
 Tensor = torch.Tensor
+DEVICE = "cuda"  # the tests' interpreter works on the processor
 MOST_ROWS = 2**18  # a block: in a larger one, neighbours in the sorted order are nearer
 LEAST_ROWS = 2**10
 UPLOAD = 2**17  # patches that go to the device at a time
@@ -119,8 +120,7 @@ class Card:
     """How much of the device's memory is left."""
 
     def __init__(self, memory_bytes: int | None) -> None:
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-        self._most = free if memory_bytes is None else min(free, memory_bytes)
+        self._most = memory_bytes or torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
 
     def left(self) -> int:
         """Return the bytes that may still be taken."""
@@ -159,8 +159,8 @@ def frame_of(bank: Bank) -> Frame:
     directions = principal_directions(bank, np.flatnonzero(bank.has_image), samples)
     stretch, slack = margins(directions)
     width = -(-len(samples) // STEP) * STEP
-    filled = torch.zeros((width, AXES), dtype=torch.float64, device="cuda")
-    filled[: len(samples)] = torch.from_numpy(directions[: len(samples)]).to("cuda")
+    filled = torch.zeros((width, AXES), dtype=torch.float64, device=DEVICE)
+    filled[: len(samples)] = _upload(directions[: len(samples)])
     return Frame(samples=_upload(samples), directions=filled, stretch=stretch, slack=slack)
 
 
@@ -170,8 +170,8 @@ def cloud_of(
     """Return some patches of a bank, on the device and sorted into tiles."""
     count, width = len(rows), len(frame.directions)
     padded = -(-count // TILE) * TILE
-    code = torch.zeros((padded, width), dtype=torch.int8, device="cuda")
-    coords = torch.empty((count, AXES), dtype=torch.float32, device="cuda")
+    code = torch.zeros((padded, width), dtype=torch.int8, device=DEVICE)
+    coords = torch.empty((count, AXES), dtype=torch.float32, device=DEVICE)
     for first in range(0, count, UPLOAD):
         part = rows[first : first + UPLOAD]
         whole = part[-1] - part[0] + 1 == len(part)
@@ -183,7 +183,7 @@ def cloud_of(
         coords[here] = (code[here].double() @ frame.directions).float()
     if order is None:
         order = tree_order(coords)
-    order = order.cuda()
+    order = order.to(DEVICE)
     code[:count] = code[:count][order]
     low, high = _boxes(coords[order], padded)
     number = _upload(rows.astype(np.int32))[order]
@@ -261,7 +261,7 @@ def _words(mask: np.ndarray) -> Tensor:
 
 def _upload(array: np.ndarray) -> Tensor:
     # torch wants to be able to write, which it does not do here.
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).cuda()
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(DEVICE)
 
 
 def _search_block(
@@ -285,8 +285,8 @@ def _search_block(
 
 def _no_hits() -> tuple[Tensor, Tensor]:
     return (
-        torch.empty(0, dtype=torch.int32, device="cuda"),
-        torch.empty(0, dtype=torch.int64, device="cuda"),
+        torch.empty(0, dtype=torch.int32, device=DEVICE),
+        torch.empty(0, dtype=torch.int64, device=DEVICE),
     )
 
 
@@ -297,7 +297,7 @@ class Hits:
         self.row, self.key = _no_hits()
         self._asked, self._wanted, self._frame, self._card = asked, wanted, slabs.frame, card
         self._patch_bits = len(slabs.bank.image).bit_length()
-        self._limit = torch.full((asked.count,), wanted.limit, dtype=torch.int32, device="cuda")
+        self._limit = torch.full((asked.count,), wanted.limit, dtype=torch.int32, device=DEVICE)
 
     def search(self, slab: Cloud) -> None:
         """Add the witnesses in a slab of the bank."""
@@ -325,9 +325,9 @@ class Hits:
             return
         asked = self._asked
         room = self._card.left() // HIT_BYTES
-        row = torch.empty(room, dtype=torch.int32, device="cuda")
-        key = torch.empty(room, dtype=torch.int64, device="cuda")
-        count = torch.zeros(1, dtype=torch.int64, device="cuda")
+        row = torch.empty(room, dtype=torch.int32, device=DEVICE)
+        key = torch.empty(room, dtype=torch.int64, device=DEVICE)
+        count = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         find_hits[(len(block),)](
             asked.code, asked.norm, self._limit[asked.row.long()], asked.row, asked.patch,
             asked.group, asked.position_um,
@@ -351,7 +351,7 @@ class Hits:
             return
         size = torch.bincount(self.row, minlength=self._asked.count)
         start = size.cumsum(0) - size
-        rank = torch.arange(len(self.row), device="cuda") - start[self.row.long()]
+        rank = torch.arange(len(self.row), device=DEVICE) - start[self.row.long()]
         keep = rank < k
         self.row, self.key = self.row[keep], self.key[keep]
         # A full row wants only what is no farther than its last.
@@ -363,7 +363,7 @@ class Hits:
 
 def box_bounds(asked: Cloud, slab: Cloud) -> Tensor:
     """Return the squared distance between the boxes of each two tiles."""
-    bound = torch.zeros((len(asked.low), len(slab.low)), device="cuda")
+    bound = torch.zeros((len(asked.low), len(slab.low)), device=DEVICE)
     for axis in range(AXES):
         gap = torch.maximum(
             slab.low[None, :, axis] - asked.high[:, None, axis],
@@ -396,7 +396,7 @@ def _as_pairs(
     block: range, rows: np.ndarray, row: Tensor, key: Tensor, own: Tensor, masks: Tensor
 ) -> Pairs:
     patch = (key & (2**CODE_BITS - 1)).int()
-    both = torch.empty(len(key), dtype=torch.int16, device="cuda")
+    both = torch.empty(len(key), dtype=torch.int16, device=DEVICE)
     either = torch.empty_like(both)
     if len(key):
         count_overlaps[(-(-len(key) // PAIRS),)](

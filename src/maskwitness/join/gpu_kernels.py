@@ -50,22 +50,23 @@ def find_hits(
     near = (dist2 < limit[:, None]) & (rows < queries)[:, None] & (columns < patches)[None, :]
     if tl.sum(tl.sum(near.to(tl.int32), 1), 0) > 0:
         patch = tl.load(bank_patch + columns)
-        same = tl.load(query_group + rows)[:, None] == tl.load(bank_group + columns)[None, :]
+        other = tl.load(query_group + rows)[:, None] != tl.load(bank_group + columns)[None, :]
         apart = tl.abs(
             tl.load(query_place + rows)[:, None] - tl.load(bank_place + columns)[None, :]
         )
-        near = near & ((not same) | (apart > reach))
+        near = near & (other | (apart > reach))
         near = near & (tl.load(query_patch + rows)[:, None] != patch[None, :])
         found = near.to(tl.int32)
         in_row = tl.sum(found, 1)
         total = tl.sum(in_row, 0)
         before = tl.atomic_add(hits, total.to(tl.int64))
-        place = before + (tl.cumsum(in_row, 0) - in_row)[:, None] + tl.cumsum(found, 1) - found
-        near = near & (place < room)
+        left = tl.minimum(room - before, tile * tile).to(tl.int32)
+        place = (tl.cumsum(in_row, 0) - in_row)[:, None] + tl.cumsum(found, 1) - found
+        near = near & (place < left)
         key = (dist2.to(tl.int64) << 31) | patch[None, :].to(tl.int64)
         row = tl.broadcast_to(tl.load(query_row + rows)[:, None], (tile, tile))
-        tl.store(hit_row + place, row, near)
-        tl.store(hit_key + place, key, near)
+        tl.store(hit_row + before + place, row, near)
+        tl.store(hit_key + before + place, key, near)
 
 
 @gpu_kernel
