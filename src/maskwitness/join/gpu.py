@@ -8,7 +8,7 @@ halved, so a small card needs more blocks and nothing else; a bank that does not
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ UPLOAD = 2**17  # patches that go to the device at a time
 HIT_BYTES = 64  # of a hit: its key, its row, and what sorting takes
 BOUND_BYTES = 16  # of a pair of tiles: the distance of their boxes, and what computing it takes
 FEW_NODES = 64  # of a tree: so many are looked at one by one
-# Of the k nearest: tiles whose patches bound them before others are looked at.
-WAVES = (4, 64)
+WAVES = (4, 64, 1024)  # tiles that are looked at before the others: they bound the k nearest
+WARPS = 8
 
 
 class NoRoom(Exception):
@@ -107,6 +107,9 @@ def blocks(
             pairs = _search_block(queries, block, own, wanted, slabs, card, masks)
         except (NoRoom, torch.cuda.OutOfMemoryError):
             torch.cuda.empty_cache()
+            if wanted.k > 0 and not wanted.waves:
+                wanted = replace(wanted, waves=True)  # near tiles first: far fewer hits are kept
+                continue
             if len(block) == 1:
                 message = f"patch {first} has more witnesses than the device can hold"
                 raise MemoryError(message) from None
@@ -215,7 +218,7 @@ def tree_order(coords: Tensor) -> Tensor:
             return order
         node = torch.repeat_interleave(torch.arange(len(sizes), device=coords.device), sizes)
         points = coords[order]
-        axis = _widest(points, node, bounds)
+        axis = _widest(points, bounds[:-1] // TILE)
         value = points.gather(1, axis[node][:, None])[:, 0]
         by_value = value.argsort(stable=True)
         order = order[by_value[node[by_value].argsort(stable=True)]]
@@ -223,18 +226,20 @@ def tree_order(coords: Tensor) -> Tensor:
         bounds = torch.cat([bounds, cut[tiles > 1]]).sort().values
 
 
-def _widest(points: Tensor, node: Tensor, bounds: Tensor) -> Tensor:
-    nodes = len(bounds) - 1
-    if nodes <= FEW_NODES:
-        ends = bounds.tolist()
-        parts = [points[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        return torch.stack([(p.amax(0) - p.amin(0)).argmax() for p in parts])
-    at = node[:, None].expand(-1, AXES)
-    low = torch.full((nodes, AXES), torch.inf, device=points.device)
-    high = torch.full_like(low, -torch.inf)
-    low.scatter_reduce_(0, at, points, "amin")
-    high.scatter_reduce_(0, at, points, "amax")
-    return (high - low).argmax(1)
+def _widest(points: Tensor, first_tile: Tensor) -> Tensor:
+    # Nodes are whole tiles, so the boxes of tiles are all that needs looking at.
+    low, high = _boxes(points, -(-len(points) // TILE) * TILE)
+    if len(first_tile) <= FEW_NODES:
+        ends = [*first_tile.tolist(), len(low)]
+        parts = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return torch.stack([(high[p].amax(0) - low[p].amin(0)).argmax() for p in parts])
+    tile = torch.arange(len(low), device=points.device)
+    node = (torch.searchsorted(first_tile, tile, right=True) - 1)[:, None].expand(-1, AXES)
+    lowest = torch.full((len(first_tile), AXES), torch.inf, device=points.device)
+    highest = torch.full_like(lowest, -torch.inf)
+    lowest.scatter_reduce_(0, node, low, "amin")
+    highest.scatter_reduce_(0, node, high, "amax")
+    return (highest - lowest).argmax(1)
 
 
 def _boxes(coords: Tensor, padded: int) -> tuple[Tensor, Tensor]:
@@ -334,7 +339,7 @@ class Hits:
             slab.code, slab.norm, slab.patch, slab.group, slab.position_um,
             block.int(), tile.int(), row, key, count,
             asked.count, slab.count, self._wanted.reach_um, room,
-            samples=asked.code.shape[1], step=STEP, tile=TILE, num_warps=8,
+            samples=asked.code.shape[1], step=STEP, tile=TILE, num_warps=WARPS,
         )  # fmt: skip
         found = int(count.item())
         if found > room:
