@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class Meter:
         self.tiles, self.product_s, self.bank_s = 0, 0.0, 0.0
         self._add, self._cloud = gpu.Hits._add, gpu.cloud_of
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> Self:
         meter = self
 
         def add(hits: Any, slab: Any, block: Any, tile: Any) -> None:
@@ -139,7 +139,7 @@ def part(name: str, work: Callable[[], Any]) -> None:
     begun = time.perf_counter()
     try:
         print(f"{name}: {work()} [{time.perf_counter() - begun:.1f} s]", flush=True)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the other parts are still worth their time
         print(name, flush=True)
         traceback.print_exc()
 
