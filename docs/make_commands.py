@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -107,6 +107,8 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter:
 
 
 def _placeholder(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
     (plain,) = [part for part in get_args(kind) or (kind,) if part is not NoneType]
     return {bool: "", int: "N", float: "X", Path: "PATH"}.get(plain, "TEXT")
 

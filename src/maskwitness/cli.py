@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -137,6 +137,10 @@ def audit(
         typer.Option(help="Label values that are vessel, like 1,2. [default: any but 0]"),
     ] = None,
     workers: Workers = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        typer.Option(help="Where witnesses are searched: auto takes a CUDA device if it pays."),
+    ] = "auto",
     redo: Annotated[
         bool, typer.Option("--redo", help="Replace what other settings or data made stale.")
     ] = False,
@@ -156,6 +160,7 @@ def audit(
         worked.add(stage)
         tell(stage, done, total)
 
+    _explain_device(device)
     with screen.progress() as tell:
         run = audit_dataset(
             dataset,
@@ -164,6 +169,7 @@ def audit(
             masks=masks,
             config=chosen,
             workers=workers,
+            device=device,
             redo=redo,
             progress=note,
         )
@@ -307,6 +313,14 @@ def bench(
     _answer(json_, result, lambda: screen.show_bench(result))
 
 
+def _explain_device(device: str) -> None:
+    from maskwitness.join import why_no_device
+
+    reason = why_no_device() if device == "cuda" else ""
+    if reason:
+        print(f"no CUDA device is used: {reason}; the processor works instead", file=sys.stderr)
+
+
 def _config(preset: str, path: Path | None, settings: list[str] | None, label: str | None) -> Any:
     from maskwitness import config
 
@@ -332,13 +346,14 @@ def _labels(text: str) -> list[int]:
 
 
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
+    from maskwitness.join.plan import cores
     from maskwitness.phantom import PhantomSettings, write_phantom
 
     settings = PhantomSettings(**values)
     write_phantom(
         out,
         settings,
-        workers=workers or os.cpu_count() or 1,
+        workers=workers or cores(),
         on_scan=lambda done, total: tell("phantom", done, total),
     )
 

@@ -33,12 +33,15 @@ SHOWN = 10  # findings listed on the screen; all are in findings.parquet
 @contextmanager
 def progress() -> Iterator[Tell]:
     """Show a bar for each stage while the block runs; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )  # fmt: skip
     bars: dict[str, Any] = {}
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as shown:
+    with Progress(*columns, console=console) as shown:
 
         def tell(stage: str, done: int, total: int) -> None:
             if stage not in bars:

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.util
 import os
 import tempfile
 from fractions import Fraction
@@ -378,3 +379,13 @@ class TestNearest:
 
 def part_of(bank: Bank, rows: slice) -> Bank:
     return Bank(**{f.name: getattr(bank, f.name)[rows] for f in dataclasses.fields(Bank)})
+
+
+class TestDevice:
+    def test_without_its_packages_none_is_used(self, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert join.why_no_device() == ("it needs torch and triton: pip install 'maskwitness[gpu]'")
+        bank, settings = bank_with_ties(7), JoinSettings(epsilon=0.02)
+        assert_same_pairs(
+            list(range_pairs(bank, settings, device="cuda")), list(range_pairs(bank, settings))
+        )

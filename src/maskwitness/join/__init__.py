@@ -85,7 +85,7 @@ def why_no_device() -> str:
     """Return why no CUDA device can be used, in a sentence; empty if one can."""
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"{' and '.join(missing)} is missing: pip install 'maskwitness[gpu]'"
+        return f"it needs {' and '.join(missing)}: pip install 'maskwitness[gpu]'"
     from maskwitness.join import gpu
 
     return gpu.why_not()

@@ -9,6 +9,7 @@ halved, so a small card needs more blocks and nothing else; a bank that does not
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -231,7 +232,7 @@ def _widest(points: Tensor, first_tile: Tensor) -> Tensor:
     low, high = _boxes(points, -(-len(points) // TILE) * TILE)
     if len(first_tile) <= FEW_NODES:
         ends = [*first_tile.tolist(), len(low)]
-        parts = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        parts = [slice(a, b) for a, b in pairwise(ends)]
         return torch.stack([(high[p].amax(0) - low[p].amin(0)).argmax() for p in parts])
     tile = torch.arange(len(low), device=points.device)
     node = (torch.searchsorted(first_tile, tile, right=True) - 1)[:, None].expand(-1, AXES)

@@ -7,7 +7,6 @@ unless the user asks for it. Before a stage is done again, its old results and a
 them go away, so that they never pass for those of the new settings.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +23,8 @@ from maskwitness.io.datasets import Case, Dataset, find_cases, find_cases_in
 from maskwitness.io.store import FORMAT, Lock, PairWriter, RunFolder, is_run
 from maskwitness.io.tables import SCANS, read_table, table_of, write_table
 from maskwitness.io.volumes import write_volume
-from maskwitness.join import range_pairs
+from maskwitness.join import Device, range_pairs
+from maskwitness.join.plan import cores
 from maskwitness.quality import paint_quality
 from maskwitness.run.extract import (
     digest_if_readable,
@@ -71,7 +71,7 @@ def _silent(stage: str, done: int, total: int) -> None:
     pass
 
 
-def audit(
+def audit(  # noqa: PLR0913 - all but two by name
     dataset: str | Path | None = None,
     run: str | Path | None = None,
     *,
@@ -79,6 +79,7 @@ def audit(
     masks: str | Path | None = None,
     config: Config | Mapping[str, Any] | str = "paper",
     workers: int | None = None,
+    device: Device = "auto",
     redo: bool = False,
     progress: Progress = _silent,
 ) -> Run:
@@ -95,7 +96,12 @@ def audit(
         A preset's name, a whole :class:`~maskwitness.config.Config`, or tables of settings such as
         ``{"preset": "paper", "patches": {"extent_mm": 6.0}}``.
     workers
-        Scans read at the same time; none given: one a core. The result does not depend on it.
+        Scans read at the same time, and threads of the search; none given: one a core. The result
+        does not depend on it.
+    device
+        Where the search for witnesses runs: ``cpu``; ``cuda``, where there is such a device and
+        the extra ``gpu``, else on the processor; ``auto``: on a device if the data set is large
+        enough to gain by it. The result does not depend on it.
     redo
         Replace what other settings or changed data have made stale, instead of refusing.
     """
@@ -111,7 +117,7 @@ def audit(
     root.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(root)
     with Lock(folder):
-        _Audit(folder, found, settings, workers or os.cpu_count() or 1, progress).run(redo)
+        _Audit(folder, found, settings, workers or cores(), device, progress).run(redo)
     return open_run(root)
 
 
@@ -138,6 +144,7 @@ class _Audit:
     dataset: Dataset
     config: Config
     workers: int
+    device: Device
     progress: Progress
     state: dict[str, Any] = field(default_factory=dict)
 
@@ -299,7 +306,14 @@ class _Audit:
         bank = read_bank(self.folder, self.config)
         store = self.folder.fresh("pairs.zarr")
         writer = PairWriter(store, len(bank.image))
-        for pairs in range_pairs(bank, self.config.join):
+        found = range_pairs(
+            bank,
+            self.config.join,
+            device=self.device,
+            threads=self.workers,
+            scratch=self.folder.work,
+        )
+        for pairs in found:
             writer.append(pairs)
             self.progress("pairs", pairs.first + len(pairs.offset) - 1, len(bank.image))
         count = writer.close()
