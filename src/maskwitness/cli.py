@@ -124,6 +124,27 @@ def audit(
 
 
 @app.command()
+def check(
+    run: Annotated[Path, typer.Argument(help="A finished run directory; it is not changed.")],
+    image: Annotated[Path, typer.Option(help="The new scan's image.")],
+    mask: Annotated[Path, typer.Option(help="Its mask; the run's labels are vessel.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    redo: Annotated[bool, typer.Option("--redo", help="Replace a former check.")] = False,
+    json_: Json = False,
+) -> None:
+    """Check one new scan against a finished run: its scores, findings and quality map.
+
+    Example: `maskwitness check run --image new.nii.gz --mask new_mask.nii.gz -o checked`
+    """
+    from maskwitness import screen
+    from maskwitness.run import check as check_scan
+
+    with screen.progress() as tell:
+        done = check_scan(run, image=image, mask=mask, output=output, redo=redo, progress=tell)
+    _answer(json_, screen.check_facts(done), lambda: screen.show_check(done))
+
+
+@app.command()
 def info(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     json_: Json = False,
