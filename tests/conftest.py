@@ -7,7 +7,7 @@ import pytest
 
 from maskwitness.io.store import open_arrays, read_array
 from maskwitness.phantom import PhantomSettings, write_phantom
-from maskwitness.run import Run, audit
+from maskwitness.run import Check, Run, audit
 
 # A wide ε: three small scans have few look-alikes, and the tests need pairs.
 WIDE = {"join": {"epsilon": 0.01}}
@@ -33,8 +33,8 @@ def real_data() -> Path:
     return folder
 
 
-def arrays_of(run: Run, store: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a Zarr store of a run, read whole."""
+def arrays_of(run: Run | Check, store: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a Zarr store of a run or a check, read whole."""
     group = open_arrays(run.path / f"{store}.zarr")
     return {name: read_array(group, name) for name in group.array_keys()}
 

@@ -6,11 +6,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from maskwitness.arguments import (
+    ConfigFile,
+    Device,
+    Json,
+    Label,
+    Preset,
+    Settings,
+    Workers,
+    config_of,
+    explain_device,
+    free_place,
+)
 from maskwitness.errors import ConfigError, MaskwitnessError, explain
 
 
@@ -53,12 +65,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Scans worked on at the same time. [default: one a core]"),
-]
 
 # The paper's ε of 0.001 was chosen for three million patches. A few thousand have next to no pairs
 # that are so alike; ten times the squared difference is still hard to see in a noisy patch.
@@ -124,23 +130,12 @@ def audit(
     masks: Annotated[
         Path | None, typer.Option(help="The folder of masks with the same file names.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="A named configuration: paper.")] = "paper",
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings, on top of the preset.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="One setting, on top of all, like patches.extent_mm=6."),
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(help="Label values that are vessel, like 1,2. [default: any but 0]"),
-    ] = None,
+    preset: Preset = "paper",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    label: Label = None,
     workers: Workers = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        typer.Option(help="Where witnesses are searched: auto takes a CUDA device if it pays."),
-    ] = "auto",
+    device: Device = "auto",
     redo: Annotated[
         bool, typer.Option("--redo", help="Replace what other settings or data made stale.")
     ] = False,
@@ -153,14 +148,14 @@ def audit(
     from maskwitness import screen
     from maskwitness.run import audit as audit_dataset
 
-    chosen = _config(preset, config, settings, label)
+    chosen = config_of(preset, config, settings, label)
     worked = set()
 
     def note(stage: str, done: int, total: int) -> None:
         worked.add(stage)
         tell(stage, done, total)
 
-    _explain_device(device)
+    explain_device(device)
     with screen.progress() as tell:
         run = audit_dataset(
             dataset,
@@ -177,6 +172,31 @@ def audit(
     _answer(json_, facts, lambda: screen.show_audit(run, nothing_done=not worked))
     if not run.summary["scans_audited"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    run: Annotated[Path, typer.Argument(help="A finished run directory; it is not changed.")],
+    image: Annotated[Path, typer.Option(help="The new scan's image.")],
+    mask: Annotated[Path, typer.Option(help="Its mask; the run's labels are vessel.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    device: Device = "auto",
+    redo: Annotated[bool, typer.Option("--redo", help="Replace a former check.")] = False,
+    json_: Json = False,
+) -> None:
+    """Check one new scan against a finished run: its scores, findings and quality map.
+
+    Example: `maskwitness check run --image new.nii.gz --mask new_mask.nii.gz -o checked`
+    """
+    from maskwitness import screen
+    from maskwitness.run import check as check_scan
+
+    explain_device(device)
+    with screen.progress() as tell:
+        done = check_scan(
+            run, image=image, mask=mask, output=output, device=device, redo=redo, progress=tell
+        )
+    _answer(json_, screen.check_facts(done), lambda: screen.show_check(done))
 
 
 @app.command()
@@ -278,7 +298,7 @@ def demo(
     from maskwitness import screen
     from maskwitness.run import audit as audit_dataset
 
-    place = _free_place(output)
+    place = free_place(output)
     data, run_folder = place / "data", place / "run"
     with screen.progress() as tell:
         _write_phantom(data, {"scans": scans, "seed": seed}, workers, tell)
@@ -313,38 +333,6 @@ def bench(
     _answer(json_, result, lambda: screen.show_bench(result))
 
 
-def _explain_device(device: str) -> None:
-    from maskwitness.join import why_no_device
-
-    reason = why_no_device() if device == "cuda" else ""
-    if reason:
-        print(f"no CUDA device is used: {reason}; the processor works instead", file=sys.stderr)
-
-
-def _config(preset: str, path: Path | None, settings: list[str] | None, label: str | None) -> Any:
-    from maskwitness import config
-
-    chosen = config.preset(preset)
-    if path is not None:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"the settings in {path} cannot be read: {error}"
-            raise ConfigError(message) from error
-        chosen = config.from_toml(text, chosen)
-    if label is not None:
-        settings = [f"data.labels={_labels(label)}", *(settings or [])]
-    return config.with_settings(chosen, settings or [])
-
-
-def _labels(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        message = f"--label {text!r}: label values are whole numbers, like 1 or 1,2"
-        raise ConfigError(message) from error
-
-
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
     from maskwitness.join.plan import cores
     from maskwitness.phantom import PhantomSettings, write_phantom
@@ -365,15 +353,6 @@ def _judge(run: Any, truth: Path) -> Any:
     points = {name: scores[name].to_numpy() for name in ("scan", "x_mm", "y_mm", "z_mm", "score")}
     findings = findings_of(run.findings.to_pylist(), points)
     return judge_run(points, findings, run.quality, truth, run.config.quality)
-
-
-def _free_place(output: Path) -> Path:
-    # A second demo goes beside the first: nothing that is there is overwritten.
-    place, number = output, 1
-    while place.exists() and any(place.iterdir()):
-        number += 1
-        place = output.with_name(f"{output.name}-{number}")
-    return place
 
 
 def _answer(as_json: bool, facts: dict[str, Any], show: Any) -> None:

@@ -71,7 +71,7 @@ def compare(bank: Bank, config: Config) -> Iterator[Scores]:
 
 
 def mask_areas(bank: Bank) -> Float64[np.ndarray, " patches"]:
-    """Return the number of samples in each patch's mask."""
+    """Return the number of samples in each patch's mask, to look up those of witnesses."""
     return np.bitwise_count(bank.mask).sum(axis=1).astype(np.float64)
 
 

@@ -147,11 +147,12 @@ def score_patches(
     baseline: Baseline,
     edges: Int64[np.ndarray, " edges"],
     has_image: Bool[np.ndarray, " patches"],
-    area: Float64[np.ndarray, " patches"],
+    area: Float64[np.ndarray, " bank"],
 ) -> Scores:
     """Return the median residual of each row of a block, or the reason why there is none.
 
-    ``area`` is the number of samples in each patch's mask.
+    ``has_image`` is that of the patches that are scored; ``area``, the number of samples in a mask,
+    that of the patches that may testify.
 
     Method: M14
     """

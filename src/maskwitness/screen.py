@@ -16,12 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from maskwitness.judge import Judgement
-from maskwitness.run import Run
+from maskwitness.run import Check, Run
 from maskwitness.run.stages import Progress as Tell
 
 TITLES = {
     "phantom": "making scans",
     "patches": "cutting patches (scans)",
+    "bank": "reading the run's patches",
     "pairs": "finding witnesses (patches)",
     "scores": "scoring (patches)",
     "quality": "painting quality maps (scans)",
@@ -92,6 +93,56 @@ def show_audit(run: Run, *, nothing_done: bool = False) -> None:
     _print_counts(console, run)
     _print_worst(console, run)
     _print_files(console, run)
+
+
+def check_facts(check: Check) -> dict[str, Any]:
+    """Return a check's outcome for a machine."""
+    state = {key: value for key, value in check.state.items() if key != "summary"}
+    worst = check.findings.slice(0, SHOWN).to_pylist()
+    return {"check": str(check.path), **state, **check.summary, "worst": worst}
+
+
+def show_check(check: Check) -> None:
+    """Print what a run's witnesses say of one new scan."""
+    console = Console()
+    s = check.summary
+    for scan in check.state["excluded"]:
+        console.print(
+            f"Note: {scan['name']} of the run has {scan['because']}; it did not testify.",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    title = f"The check of {escape(check.name)}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    why = ", ".join(f"{count:,} {reason}" for reason, count in s["unscored"].items())
+    for name, value, meaning in (
+        ("points", s["patches"], "places on the vessels' centrelines, a patch cut at each"),
+        ("pairs", s["pairs"], "near-identical images in the run"),
+        ("scored", s["scored"], _share(s["scored"], s["patches"])),
+        ("unscored", s["patches"] - s["scored"], why),
+        (
+            "bad points",
+            s["bad_points"],
+            f"score below {check.state['bad_below']:.2f}, as in the run",
+        ),
+        ("findings", s["findings"], "bad points in a row on one branch: one place to look at"),
+    ):
+        table.add_row(name, f"{value:,}", meaning)
+    console.print(table)
+    if s["scored"] < s["patches"] / 2:
+        console.print(
+            f"{_share(s['scored'], s['patches'])} of the points could be scored. Of the others "
+            "nothing is known: unscored is not clean.\nThe run has few look-alikes of this scan. "
+            "More scans like it, audited with a wider ε, give more.",
+            style="yellow", highlight=False,
+        )  # fmt: skip
+    _print_worst(console, check)
+    console.print("\nWhere things are")
+    _print_place(console, "a score for every point", check.path / "scores.parquet")
+    _print_place(console, "the places to look at, worst first", check.path / "findings.parquet")
+    _print_place(console, "the quality map", check.path / "quality" / f"{check.name}.nii.gz")
 
 
 def show_info(run: Run) -> None:
@@ -245,7 +296,7 @@ def _bad_rule(run: Run) -> str:
     return f"score below {findings.threshold:g}, or among the worst {findings.worst_share:.0%}"
 
 
-def _print_worst(console: Console, run: Run) -> None:
+def _print_worst(console: Console, run: Run | Check) -> None:
     found = run.findings
     if not len(found):
         reason = "no point is bad" if run.summary["scored"] else "no point was scored"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from maskwitness.run import open_run
+from maskwitness.run import open_check, open_run
 
-COMMANDS = ["audit", "info", "phantom", "judge", "demo", "bench"]
+COMMANDS = ["audit", "check", "info", "phantom", "judge", "demo", "bench"]
 
 
 def maskwitness(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -88,6 +89,60 @@ def test_a_run_can_be_judged(demo):
     assert "would by chance" in told.stdout
     assert "voxels, all scores 0" in told.stdout
     assert_refused(maskwitness("judge", demo / "run", "--truth", demo / "run"), "errors.csv")
+
+
+def test_a_new_scan_is_checked_against_a_run(demo, tmp_path):
+    written = maskwitness("phantom", tmp_path / "new", "--scans", 1, "--seed", 99)
+    assert written.returncode == 0
+    image = tmp_path / "new" / "imagesTr" / "phantom_000_0000.nii.gz"
+    shutil.copy(image, tmp_path / "patient 7.nii.gz")
+    mask = tmp_path / "new" / "labelsTr" / "phantom_000.nii.gz"
+    words = ("check", demo / "run", "--image", tmp_path / "patient 7.nii.gz", "--mask", mask)
+    done = maskwitness(*words, "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    facts = json.loads(done.stdout)
+    checked = open_check(tmp_path / "out")
+    assert facts["scan"]["name"] == "patient 7"
+    assert facts["excluded"] == []
+    assert facts["scored"] == checked.summary["scored"] > 0
+    assert facts["worst"] == checked.findings.slice(0, 10).to_pylist()
+    assert_refused(maskwitness(*words, "-o", tmp_path / "out"), "say --redo to replace it")
+    told = maskwitness(*words, "-o", tmp_path / "out", "--redo")
+    assert told.returncode == 0
+    assert str(tmp_path / "out" / "quality" / "patient 7.nii.gz") in told.stdout
+    assert "near-identical images in the run" in told.stdout
+    other = maskwitness(*words[:-1], demo / "data" / "labelsTr" / "phantom_000.nii.gz", "-o", mask)
+    assert_refused(other, "is no former check")
+    assert_refused(maskwitness(*words), "Missing option")
+
+
+def test_a_scan_of_the_run_does_not_acquit_itself(demo, tmp_path):
+    image = demo / "data" / "imagesTr" / "phantom_001_0000.nii.gz"
+    mask = demo / "data" / "labelsTr" / "phantom_001.nii.gz"
+    told = maskwitness(
+        "check", demo / "run", "--image", image, "--mask", mask, "-o", tmp_path / "out"
+    )
+    assert told.returncode == 0, told.stderr
+    assert "phantom_001 of the run has the same image; it did not testify" in told.stdout
+
+
+def test_ctrl_c_ends_a_check_with_130_and_leaves_nothing(demo, tmp_path):
+    image = demo / "data" / "imagesTr" / "phantom_001_0000.nii.gz"
+    mask = demo / "data" / "labelsTr" / "phantom_001.nii.gz"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "maskwitness", "check", demo / "run", "--image", image, "--mask",
+         mask, "-o", tmp_path / "out"],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    while not any(tmp_path.iterdir()):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert b"Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_audit_of_nothing_but_bad_scans_exits_1(tmp_path):

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "maskwitness"
 HEAVY = ("numba", "scipy", "zarr", "pyarrow", "nibabel", "matplotlib", "torch", "SimpleITK")
 PUBLIC = [
-    "Config", "Evidence", "MaskwitnessError", "Run", "__version__", "audit", "open_run", "train"
+    "Check", "Config", "Evidence", "MaskwitnessError", "Run", "__version__", "audit", "check",
+    "open_check", "open_run", "train",
 ]  # fmt: skip
 # Names of hosts that serve packages, put together here so that this file does not hold them.
 REGISTRIES = (

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from maskwitness import screen
-from maskwitness.run import Run, audit, open_run
+from maskwitness.run import Run, audit, check, open_run
 from tests.conftest import WIDE
 
 ODD = "[red]a[1] [/b] {x}"  # to rich, parts of this are orders
 
 
-def shown(run: Run, capsys: pytest.CaptureFixture[str], show: Any = screen.show_audit) -> str:
+def shown(run: Any, capsys: pytest.CaptureFixture[str], show: Any = screen.show_audit) -> str:
     show(run)
     return re.sub(r"[\s│]+", " ", capsys.readouterr().out)
 
@@ -131,6 +131,23 @@ def test_a_run_that_was_interrupted_at_once_is_shown(phantom_data, tmp_path, cap
 def test_a_run_without_a_scan_says_so(finished_run, capsys):
     none = changed(finished_run, scans_audited=0)
     assert "No scan could be audited" in shown(none, capsys)
+
+
+def test_a_check_with_few_scored_points_says_what_that_means(
+    finished_run, phantom_data, tmp_path, capsys
+):
+    image = phantom_data / "imagesTr" / "phantom_000_0000.nii.gz"
+    mask = phantom_data / "labelsTr" / "phantom_000.nii.gz"
+    done = check(finished_run, image=image, mask=mask, output=tmp_path / "[b]out")
+    assert "unscored is not clean" not in shown(done, capsys, screen.show_check)
+    few = dataclasses.replace(done, state={**done.state, "summary": {**done.summary, "scored": 1}})
+    told = shown(few, capsys, screen.show_check)
+    assert "unscored is not clean. The run has few look-alikes of this scan." in told
+    assert "phantom_000 of the run has the same image; it did not testify" in told
+    assert str(tmp_path / "[b]out" / "scores.parquet") in told
+    facts = screen.check_facts(done)
+    assert facts["scored"] == done.summary["scored"]
+    assert facts["worst"] == done.findings.slice(0, screen.SHOWN).to_pylist()
 
 
 def test_progress_is_silent_where_nobody_watches(capsys):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from maskwitness.errors import StoreError
 from maskwitness.io import store
@@ -21,6 +22,7 @@ from maskwitness.io.store import (
     pair_blocks,
     read_array,
     read_pairs,
+    read_whole,
 )
 from maskwitness.records import Pairs
 
@@ -131,6 +133,48 @@ class TestPatches:
         group = open_arrays(tmp_path / "patches.zarr")
         np.testing.assert_array_equal(read_array(group, "image"), image)
         np.testing.assert_array_equal(read_array(group, "mask"), mask)
+        np.testing.assert_array_equal(read_whole(tmp_path / "patches.zarr", "image"), image)
+        np.testing.assert_array_equal(read_whole(tmp_path / "patches.zarr", "mask"), mask)
+
+    def test_a_chunk_of_nothing_but_zeros_is_read_though_it_is_not_written(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(store, "PATCHES_A_CHUNK", 4)
+        image = np.zeros((11, 5, 5), np.uint8)
+        image[9] = 7
+        writer = PatchWriter(tmp_path, 11, 5, 4)
+        writer.append(image, np.zeros((11, 4), np.uint8))
+        writer.close()
+        assert sorted(p.name for p in (tmp_path / "image" / "c").iterdir()) == ["2"]
+        np.testing.assert_array_equal(read_whole(tmp_path, "image"), image)
+        assert not read_whole(tmp_path, "mask").any()
+
+    @pytest.mark.parametrize("spoil", ["cut", "swap", "noise"])
+    def test_a_damaged_chunk_is_named(self, tmp_path, spoil):
+        rng = np.random.default_rng(3)
+        writer = PatchWriter(tmp_path, 6000, 5, 4)
+        image = rng.integers(0, 256, (6000, 5, 5)).astype(np.uint8)
+        writer.append(image, rng.integers(0, 256, (6000, 4)).astype(np.uint8))
+        writer.close()
+        place = tmp_path / "image" / "c" / "1" / "0" / "0"
+        packed = place.read_bytes()
+        other = tmp_path / "mask" / "c" / "1" / "0"
+        place.write_bytes(
+            {"cut": packed[:900], "swap": other.read_bytes(), "noise": b"\0" * 40}[spoil]
+        )
+        with pytest.raises(StoreError, match=r"image/c/1/0/0 is damaged"):
+            read_whole(tmp_path, "image")
+
+    def test_an_array_that_was_written_otherwise_is_left_to_zarr(self, tmp_path):
+        group = zarr.open_group(tmp_path, mode="w")
+        image = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
+        group.create_array("image", data=image, chunks=(4, 2, 4))
+        group.create_array("wide", data=image.astype(np.int32), chunks=(4, 4, 4))
+        np.testing.assert_array_equal(read_whole(tmp_path, "image"), image)
+        np.testing.assert_array_equal(read_whole(tmp_path, "wide"), image)
+        group.create_group("inner")
+        with pytest.raises(StoreError, match="inner is not an array"):
+            read_whole(tmp_path, "inner")
 
 
 class TestPairs:

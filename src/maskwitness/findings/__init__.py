@@ -5,6 +5,6 @@ classes in :mod:`maskwitness.findings.kinds` that applies.
 """
 
 from maskwitness.findings.kinds import KINDS, Evidence, kind_of
-from maskwitness.findings.runs import find_runs, is_bad
+from maskwitness.findings.runs import bad_limit, find_runs, is_bad
 
-__all__ = ["KINDS", "Evidence", "find_runs", "is_bad", "kind_of"]
+__all__ = ["KINDS", "Evidence", "bad_limit", "find_runs", "is_bad", "kind_of"]

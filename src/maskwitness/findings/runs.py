@@ -16,15 +16,18 @@ def find_runs(
     arc_mm: Float64[np.ndarray, " points"],
     score: Float64[np.ndarray, " points"],
     settings: FindingSettings,
+    limit: float | None = None,
 ) -> list[Finding]:
     """Return the findings of a data set, worst first, their kind still open.
 
     A point is bad where it scores below the threshold or belongs to the worst share of those that
-    score below 0. Points come sorted by scan, branch and place. Bad points of a branch that are no
-    more than ``bridge_mm`` apart belong together, whatever lies between them.
+    score below 0; or below ``limit``, where another data set has said what is bad. Points come
+    sorted by scan, branch and place. Bad points of a branch that are no more than ``bridge_mm``
+    apart belong together, whatever lies between them.
     """
     found = []
-    for run in _runs(scan, branch, arc_mm, is_bad(score, settings), settings.bridge_mm):
+    bad = score < (bad_limit(score, settings) if limit is None else limit)
+    for run in _runs(scan, branch, arc_mm, bad, settings.bridge_mm):
         first, last = int(run[0]), int(run[-1])
         worst = int(run[np.argmin(score[run])])
         found.append(
@@ -50,11 +53,16 @@ def is_bad(
     score: Float64[np.ndarray, " points"], settings: FindingSettings
 ) -> Bool[np.ndarray, " points"]:
     """Say which points are to be looked at; unscored ones are not."""
+    return score < bad_limit(score, settings)
+
+
+def bad_limit(score: Float64[np.ndarray, " points"], settings: FindingSettings) -> float:
+    """Return the score below which a point of this data set is bad."""
     scored = np.sort(score[~np.isnan(score)])
     worst = int(len(scored) * settings.worst_share)
     worst_score = float(scored[worst]) if worst < len(scored) else np.inf  # a share of 1: all
     limit = min(worst_score, 0.0) if worst else -np.inf
-    return score < max(limit, settings.threshold)
+    return max(limit, settings.threshold)
 
 
 def _runs(

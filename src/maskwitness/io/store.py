@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 import zarr
 from jaxtyping import Int64, UInt8
+from numcodecs import Blosc
 from zarr.codecs import BloscCodec
 
 from maskwitness.errors import StoreError
@@ -259,11 +261,68 @@ def open_arrays(path: Path) -> zarr.Group:
 
 def read_array(group: zarr.Group, name: str, rows: slice = slice(None)) -> Any:
     """Return rows of an array as NumPy."""
+    return np.asarray(_array(group, name)[rows])
+
+
+def read_whole(path: Path, name: str) -> Any:
+    """Return a whole array of a store, its chunks unpacked on all cores, each into its place.
+
+    Zarr unpacks a chunk elsewhere and then copies it: 3 million patches take it 2.1 s on two cores,
+    this 1.5 s. An array that is not as :class:`PatchWriter` writes it is left to Zarr.
+    """
+    array = _array(open_arrays(path), name)
+    if not _is_plain(array):
+        return np.asarray(array[:])
+    out = np.empty(array.shape, array.dtype)
+    rows = array.chunks[0]
+
+    def unpack(number: int) -> None:
+        place = path / name / array.metadata.encode_chunk_key((number,) + (0,) * (out.ndim - 1))
+        part = out[number * rows : (number + 1) * rows]
+        if not place.exists():  # a chunk that is nothing but the fill value is not written
+            part[:] = array.fill_value
+            return
+        whole = part if len(part) == rows else np.empty(array.chunks, array.dtype)
+        _unpack_into(place, whole)
+        if whole is not part:
+            part[:] = whole[: len(part)]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(unpack, range(-(-len(out) // rows))))
+    return out
+
+
+def _unpack_into(place: Path, whole: np.ndarray) -> None:
+    packed = place.read_bytes()
+    try:
+        # Blosc's header says how many bytes there are, unpacked and packed.
+        said = tuple(int.from_bytes(packed[at : at + 4], "little") for at in (4, 12))
+        if said != (whole.nbytes, len(packed)):
+            message = f"{whole.nbytes} bytes in {len(packed)} were expected, it says {said}"
+            raise ValueError(message)
+        Blosc().decode(packed, whole)
+    except (RuntimeError, ValueError) as error:
+        message = f"{place} is damaged: {error}"
+        raise StoreError(message) from error
+
+
+def _is_plain(array: Any) -> bool:
+    return (
+        array.metadata.zarr_format == 3
+        and array.shards is None
+        and not array.filters
+        and [type(codec) for codec in array.compressors] == [BloscCodec]
+        and array.chunks[1:] == array.shape[1:]
+        and array.dtype == np.uint8
+    )
+
+
+def _array(group: zarr.Group, name: str) -> Any:
     array = group[name]
     if not isinstance(array, zarr.Array):
         message = f"{name} is not an array"
         raise StoreError(message)
-    return np.asarray(array[rows])
+    return array
 
 
 def pair_blocks(path: Path, most: int = 4 * PAIRS_A_CHUNK) -> Iterator[Pairs]:

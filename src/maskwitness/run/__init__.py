@@ -1,6 +1,7 @@
-"""Edges meet the core: load, audit, save, resume, open."""
+"""Edges meet the core: load, audit, check, save, resume, open."""
 
-from maskwitness.run.opened import Evidence, Run, open_run
+from maskwitness.run.checking import check
+from maskwitness.run.opened import Check, Evidence, Run, open_check, open_run
 from maskwitness.run.stages import audit
 
-__all__ = ["Evidence", "Run", "audit", "open_run"]
+__all__ = ["Check", "Evidence", "Run", "audit", "check", "open_check", "open_run"]

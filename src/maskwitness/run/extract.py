@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maskwitness.config import Config, as_dict, digest_of
@@ -172,6 +173,13 @@ def _columns(description: Description) -> dict[str, np.ndarray]:
         "outside": patches.outside,
         "has_image": patches.has_image,
     }
+
+
+def patch_table(description: Description, scan: int, name: str) -> pa.Table:
+    """Return the patches of one scan as a table of their own, numbered from 0."""
+    points = len(description.graph.branch)
+    numbers = {"patch": np.arange(points), "scan": np.full(points, scan), "name": [name] * points}
+    return table_of(_columns(description) | numbers, PATCHES)
 
 
 def _join_parts(rows: Sequence[Row], parts: Path, folder: RunFolder) -> None:

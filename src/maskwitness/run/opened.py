@@ -1,5 +1,6 @@
-"""A finished run, opened for reading: scores, findings, evidence, quality maps."""
+"""A finished run or check, opened for reading: scores, findings, evidence, quality maps."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from jaxtyping import Bool, Float64, Int32, Int64, UInt8
 
 from maskwitness.config import Config, from_dict
 from maskwitness.errors import StoreError
-from maskwitness.io.store import RunFolder, is_run, open_arrays, read_array, read_pairs
+from maskwitness.io.store import FORMAT, RunFolder, is_run, open_arrays, read_array, read_pairs
 from maskwitness.io.tables import read_table
 from maskwitness.io.volumes import read_volume
 from maskwitness.records import Baseline, Volume
 from maskwitness.residuals import bin_edges, residuals_of
+
+CHECK = "check.json"  # in a check, what run.json is in a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,37 +103,7 @@ class Run:
     def evidence(self, patch: int, most: int | None = None) -> Evidence:
         """Return a patch with its nearest witnesses, all of them unless ``most`` is given."""
         self._need("scores")
-        patches = open_arrays(self.folder.path("patches.zarr"))
-        count = int(self.summary["patches"])
-        if not 0 <= patch < count:
-            message = f"there is no patch {patch}: this run has 0 to {count - 1}"
-            raise StoreError(message)
-        group = open_arrays(self.folder.path("pairs.zarr"))
-        pairs = read_pairs(group, read_array(group, "offset"), patch, patch + 1)
-        edges = bin_edges(
-            self.config.join.epsilon, self.config.patches.size, self.config.residuals.bins
-        )
-        residual = residuals_of(pairs, self.baseline, edges)
-        keep = slice(most)
-        witness = pairs.witness[keep].astype(np.int64)
-        either = np.maximum(pairs.union[keep], 1)
-        row = self.scores.slice(patch, 1).to_pylist()[0]
-        both_empty = pairs.union[keep] == 0
-        return Evidence(
-            patch=patch,
-            scan=row["scan"],
-            place_mm=(row["x_mm"], row["y_mm"], row["z_mm"]),
-            score=np.nan if row["score"] is None else row["score"],
-            reason=row["reason"],
-            image=_rows(patches["image"], np.array([patch]))[0],
-            mask=self._unpack(_rows(patches["mask"], np.array([patch])))[0],
-            witness=witness,
-            witness_image=_rows(patches["image"], witness),
-            witness_mask=self._unpack(_rows(patches["mask"], witness)),
-            dist2=pairs.dist2[keep],
-            iou=np.where(both_empty, 1.0, pairs.intersection[keep] / either),
-            residual=residual[keep],
-        )
+        return _evidence(self, self, patch, most)
 
     def quality(self, name: str) -> Volume:
         """Return the quality map of a scan."""
@@ -151,10 +124,129 @@ class Run:
             )
             raise StoreError(message)
 
-    def _unpack(self, packed: UInt8[np.ndarray, "n bytes"]) -> Bool[np.ndarray, "n u v"]:
-        size = self.config.patches.size
-        bits = np.unpackbits(packed, axis=1, count=size * size)
-        return bits.reshape(len(packed), size, size).astype(bool)
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One scan that was checked against a run, opened for reading; tables as in :class:`Run`."""
+
+    folder: RunFolder
+    state: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """The folder of the check."""
+        return self.folder.root
+
+    @property
+    def name(self) -> str:
+        """The name of the scan."""
+        return self.state["scan"]["name"]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Counts of patches, pairs, scores and findings."""
+        return dict(self.state["summary"])
+
+    @property
+    def patches(self) -> pa.Table:
+        """One row a patch: where it lies and what was measured on it."""
+        return read_table(self.folder.path("patches.parquet"))
+
+    @property
+    def scores(self) -> pa.Table:
+        """One row a patch: its score, low is bad, null is unscored."""
+        return read_table(self.folder.path("scores.parquet"))
+
+    @property
+    def findings(self) -> pa.Table:
+        """The places to look at, worst first."""
+        return read_table(self.folder.path("findings.parquet"))
+
+    def run(self) -> Run:
+        """Open the run that was checked against, as long as it is the one it was."""
+        then = self.state["run"]
+        run = open_run(then["path"])
+        if run_identity(run) != then:
+            message = (
+                f"{run.path} is no longer the run that {self.path} was checked against; "
+                "check the scan again"
+            )
+            raise StoreError(message)
+        return run
+
+    def evidence(self, patch: int, most: int | None = None) -> Evidence:
+        """Return a patch of the scan with its nearest witnesses, which are patches of the run."""
+        return _evidence(self, self.run(), patch, most)
+
+    def quality(self) -> Volume:
+        """Return the quality map of the scan."""
+        return read_volume(self.folder.path("quality") / f"{self.name}.nii.gz")
+
+
+def open_check(path: str | Path) -> Check:
+    """Open a folder that a check has written."""
+    folder = RunFolder(Path(path))
+    try:
+        state = json.loads(folder.path(CHECK).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"{folder.root} is no check: its {CHECK} is not there or cannot be read"
+        raise StoreError(message) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        message = f"{folder.root} is no check of format {FORMAT}, which this maskwitness reads"
+        raise StoreError(message)
+    return Check(folder, state)
+
+
+def run_identity(run: Run) -> dict[str, Any]:
+    """Return what tells a run from others, and from what it becomes when it is done again."""
+    return {
+        "path": str(run.path.resolve()),
+        "maskwitness": run.state["maskwitness"],
+        "config_digest": run.state["config_digest"],
+        "fingerprint": run.state["dataset"]["fingerprint"],
+    }
+
+
+def _evidence(asking: Run | Check, run: Run, patch: int, most: int | None) -> Evidence:
+    # The witnesses are patches of the run, whoever asks.
+    own = open_arrays(asking.folder.path("patches.zarr"))
+    patches = open_arrays(run.folder.path("patches.zarr"))
+    count = int(asking.summary["patches"])
+    if not 0 <= patch < count:
+        what = type(asking).__name__.lower()
+        message = f"there is no patch {patch}: this {what} has 0 to {count - 1}"
+        raise StoreError(message)
+    group = open_arrays(asking.folder.path("pairs.zarr"))
+    pairs = read_pairs(group, read_array(group, "offset"), patch, patch + 1)
+    config = run.config
+    edges = bin_edges(config.join.epsilon, config.patches.size, config.residuals.bins)
+    residual = residuals_of(pairs, run.baseline, edges)
+    keep = slice(most)
+    witness = pairs.witness[keep].astype(np.int64)
+    either = np.maximum(pairs.union[keep], 1)
+    row = asking.scores.slice(patch, 1).to_pylist()[0]
+    both_empty = pairs.union[keep] == 0
+    size = config.patches.size
+    return Evidence(
+        patch=patch,
+        scan=row["scan"],
+        place_mm=(row["x_mm"], row["y_mm"], row["z_mm"]),
+        score=np.nan if row["score"] is None else row["score"],
+        reason=row["reason"],
+        image=_rows(own["image"], np.array([patch]))[0],
+        mask=_unpack(_rows(own["mask"], np.array([patch])), size)[0],
+        witness=witness,
+        witness_image=_rows(patches["image"], witness),
+        witness_mask=_unpack(_rows(patches["mask"], witness), size),
+        dist2=pairs.dist2[keep],
+        iou=np.where(both_empty, 1.0, pairs.intersection[keep] / either),
+        residual=residual[keep],
+    )
+
+
+def _unpack(packed: UInt8[np.ndarray, "n bytes"], size: int) -> Bool[np.ndarray, "n u v"]:
+    bits = np.unpackbits(packed, axis=1, count=size * size)
+    return bits.reshape(len(packed), size, size).astype(bool)
 
 
 def open_run(path: str | Path) -> Run:

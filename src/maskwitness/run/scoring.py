@@ -10,21 +10,21 @@ import pyarrow as pa
 
 from maskwitness.config import Config
 from maskwitness.findings import Evidence, find_runs, is_bad, kind_of
-from maskwitness.io.store import RunFolder, open_arrays, pair_blocks, read_array
+from maskwitness.io.store import RunFolder, pair_blocks, read_whole
 from maskwitness.io.tables import BASELINE, FINDINGS, SCORES, read_table, table_of, write_table
 from maskwitness.pipeline import groups, mask_areas, positions_um
-from maskwitness.records import Bank, Baseline, Finding
+from maskwitness.records import Bank, Baseline, Finding, Scores
 from maskwitness.residuals import bin_edges, fit_baseline, score_patches
 
 
 def read_bank(folder: RunFolder, config: Config) -> Bank:
     """Return the patches of a run as the join wants them."""
     table = read_table(folder.path("patches.parquet"), ["scan", "branch", "arc_mm", "has_image"])
-    arrays = open_arrays(folder.path("patches.zarr"))
+    arrays = folder.path("patches.zarr")
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return Bank(
-        image=read_array(arrays, "image"),
-        mask=read_array(arrays, "mask"),
+        image=read_whole(arrays, "image"),
+        mask=read_whole(arrays, "mask"),
         has_image=columns["has_image"],
         group=groups(columns["scan"], columns["branch"], config.join.testify),
         position_um=positions_um(columns["arc_mm"]),
@@ -46,6 +46,21 @@ def write_scores(
     for pairs in pair_blocks(store):
         blocks.append(score_patches(pairs, baseline, edges, bank.has_image, area))
         on_patch(pairs.first + len(pairs.offset) - 1, len(area))
+    patches = read_table(folder.path("patches.parquet"))
+    return write_judgement(folder, patches, blocks, config)
+
+
+def write_judgement(
+    folder: RunFolder,
+    patches: pa.Table,
+    blocks: list[Scores],
+    config: Config,
+    limit: float | None = None,
+) -> Mapping[str, Any]:
+    """Write scores.parquet and findings.parquet; return their summary.
+
+    ``limit`` is the score below which a point is bad; none given: the scores themselves say it.
+    """
     residual = np.concatenate([block.residual for block in blocks])
     reason = np.concatenate([block.reason for block in blocks])
     columns = {
@@ -56,21 +71,23 @@ def write_scores(
         "usual_area_mm2": np.concatenate([block.usual_area for block in blocks])
         * config.patches.step_mm**2,
     }
-    patches = read_table(folder.path("patches.parquet"))
     places = {name: patches[name] for name in ("patch", "branch", "x_mm", "y_mm", "z_mm")}
     scores = table_of({**columns, **places, "scan": patches["name"]}, SCORES)
     write_table(folder.path("scores.parquet"), scores)
-    findings = _findings(patches, scores, config)
+    findings = _findings(patches, scores, config, limit)
     write_table(folder.path("findings.parquet"), _findings_table(findings))
+    bad = is_bad(residual, config.findings) if limit is None else residual < limit
     return {
         "scored": int(np.isfinite(residual).sum()),
         "unscored": dict(Counter(sorted(reason[reason != ""]))),
         "findings": len(findings),
-        "bad_points": int(is_bad(residual, config.findings).sum()),
+        "bad_points": int(bad.sum()),
     }
 
 
-def _findings(patches: pa.Table, scores: pa.Table, config: Config) -> list[Finding]:
+def _findings(
+    patches: pa.Table, scores: pa.Table, config: Config, limit: float | None
+) -> list[Finding]:
     found = find_runs(
         scores["scan"].to_numpy(),
         scores["branch"].to_numpy().astype(np.int64),
@@ -78,6 +95,7 @@ def _findings(patches: pa.Table, scores: pa.Table, config: Config) -> list[Findi
         patches["arc_mm"].to_numpy(),
         scores["score"].to_numpy().astype(np.float64),
         config.findings,
+        limit,
     )
     area = patches["area_mm2"].to_numpy()
     usual = scores["usual_area_mm2"].to_numpy()
