@@ -20,6 +20,7 @@ import torch
 from maskwitness.config import JoinSettings, PatchSettings
 from maskwitness.join import ANY_DISTANCE, dist2_limit, gpu, range_pairs
 from maskwitness.join.gpu_kernels import TILE
+from maskwitness.patches import circle
 from maskwitness.phantom.make import make_scan
 from maskwitness.phantom.settings import PhantomSettings
 from maskwitness.pipeline import describe
@@ -146,7 +147,7 @@ def part(name: str, work: Callable[[], Any]) -> None:
 
 def top_k(bank: Bank, k: int, rows: int = 2048) -> str:
     """Return the time of a matrix product with top-k, as torch does it."""
-    inside = torch.from_numpy(np.flatnonzero(gpu.circle(24))).cuda()
+    inside = torch.from_numpy(np.flatnonzero(circle(24))).cuda()
     flat = torch.from_numpy(bank.image.reshape(len(bank.image), -1)).cuda()
     code = flat[:, inside].float() - 128
     norm = (code**2).sum(1)

@@ -30,9 +30,10 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 @pytest.fixture
 def gpu(monkeypatch):
+    from maskwitness.join import cloud
     from maskwitness.join import gpu as module
 
-    monkeypatch.setattr(module, "DEVICE", "cpu")
+    monkeypatch.setattr(cloud, "DEVICE", "cpu")
     return module
 
 
@@ -124,18 +125,6 @@ class TestInterpreted:
         bank = bank_of_images(np.zeros((300, 6, 6)))
         with pytest.raises(MemoryError, match="more witnesses than the device can hold"):
             search(gpu, bank, JoinSettings(k=0), memory=1)
-
-
-class TestTreeOrder:
-    @pytest.mark.parametrize("count", [1, 127, 128, 129, 20_000])
-    def test_parts_the_points_into_near_ones(self, gpu, count):
-        coords = torch.randn(count, 16, generator=torch.Generator().manual_seed(count))
-        coords[:, 5] *= 6
-        order = gpu.tree_order(coords)
-        assert sorted(order.tolist()) == list(range(count))
-        low, high = gpu._boxes(coords[order], -(-count // 128) * 128)
-        if count > 10_000:
-            assert float((high - low)[:, 5].mean()) < 0.2 * float(coords[:, 5].max() * 2)
 
 
 class TestSorting:

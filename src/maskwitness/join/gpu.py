@@ -9,25 +9,21 @@ halved, so a small card needs more blocks and nothing else; a bank that does not
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
 
+from maskwitness.join import cloud
+from maskwitness.join.cloud import Cloud, Frame, cloud_of, frame_of, words_of
 from maskwitness.join.gpu_kernels import PAIRS, STEP, TILE, count_overlaps, find_hits
-from maskwitness.join.tree import margins, principal_directions
 from maskwitness.kernels.tree import AXES, CODE_BITS
-from maskwitness.patches import circle
 from maskwitness.records import Bank, Pairs
 
 Tensor = torch.Tensor
-DEVICE = "cuda"  # the tests' interpreter works on the processor
 MOST_ROWS = 2**18  # a block: in a larger one, neighbours in the sorted order are nearer
 LEAST_ROWS = 2**10
-UPLOAD = 2**17  # patches that go to the device at a time
 HIT_BYTES = 64  # of a hit: its key, its row, and what sorting takes
 BOUND_BYTES = 16  # of a pair of tiles: the distance of their boxes, and what computing it takes
-FEW_NODES = 64  # of a tree: so many are looked at one by one
 WAVES = (4, 64, 1024)  # tiles that are looked at before the others: they bound the k nearest
 WARPS = 8
 
@@ -44,37 +40,6 @@ class Wanted:
     k: int
     reach_um: int
     waves: bool  # whether the limit is so far that near tiles should narrow it first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What of a patch is compared, and the directions that it is projected on."""
-
-    samples: Tensor
-    directions: Tensor  # float64, filled up with zeros
-    stretch: float
-    slack: float
-
-    def near(self, limit: Tensor) -> Tensor:
-        """Return the squared projected distance from which on a pair is ruled out."""
-        radius = limit.double().sqrt() * self.stretch + self.slack
-        return (radius**2 * (1 + 1e-5)).float()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cloud:
-    """Patches on the device in tiles of near ones. Arrays are filled up to whole tiles."""
-
-    code: Tensor  # the samples minus 128
-    norm: Tensor  # their squared length
-    row: Tensor  # which of the given rows it is
-    patch: Tensor  # its number in the bank; -1: not of the bank
-    group: Tensor
-    position_um: Tensor
-    low: Tensor  # the box around each tile
-    high: Tensor
-    order: Tensor
-    count: int
 
 
 def why_not() -> str:
@@ -97,7 +62,7 @@ def blocks(
     """
     card = Card(memory_bytes)
     frame = frame_of(bank)
-    masks = _words(bank.mask)
+    masks = words_of(bank.mask)
     slabs = Slabs(bank, frame, card.left() * 2 // 5)
     tiles = -(-slabs.rows // TILE)
     most = min(MOST_ROWS, max(LEAST_ROWS, card.left() // 8 // (BOUND_BYTES * tiles) * TILE))
@@ -157,119 +122,6 @@ class Slabs:
             del cloud
 
 
-def frame_of(bank: Bank) -> Frame:
-    """Return the directions of a bank, as the tree on the processor has them."""
-    samples = np.flatnonzero(circle(bank.image.shape[1]))
-    directions = principal_directions(bank, np.flatnonzero(bank.has_image), samples)
-    stretch, slack = margins(directions)
-    width = -(-len(samples) // STEP) * STEP
-    filled = torch.zeros((width, AXES), dtype=torch.float64, device=DEVICE)
-    filled[: len(samples)] = _upload(directions[: len(samples)])
-    return Frame(samples=_upload(samples), directions=filled, stretch=stretch, slack=slack)
-
-
-def cloud_of(
-    bank: Bank, rows: np.ndarray, frame: Frame, own: bool, order: Tensor | None = None
-) -> Cloud:
-    """Return some patches of a bank, on the device and sorted into tiles."""
-    count, width = len(rows), len(frame.directions)
-    padded = -(-count // TILE) * TILE
-    code = torch.zeros((padded, width), dtype=torch.int8, device=DEVICE)
-    coords = torch.empty((count, AXES), dtype=torch.float32, device=DEVICE)
-    for first in range(0, count, UPLOAD):
-        part = rows[first : first + UPLOAD]
-        whole = part[-1] - part[0] + 1 == len(part)
-        image = _upload(bank.image[part[0] : part[-1] + 1] if whole else bank.image[part])
-        image = image.view(len(part), -1)
-        here = slice(first, first + len(part))
-        # Flipping the top bit takes 128 away, read as a signed number.
-        code[here, : len(frame.samples)] = (image[:, frame.samples] ^ 128).view(torch.int8)
-        coords[here] = (code[here].double() @ frame.directions).float()
-    if order is None:
-        order = tree_order(coords)
-    order = order.to(DEVICE)
-    code[:count] = code[:count][order]
-    low, high = _boxes(coords[order], padded)
-    number = _upload(rows.astype(np.int32))[order]
-    return Cloud(
-        code=code,
-        norm=_norm(code),
-        row=_filled(order.int(), padded),
-        patch=_filled(number if own else torch.full_like(number, -1), padded),
-        group=_filled(_upload(bank.group[rows])[order], padded),
-        position_um=_filled(_upload(bank.position_um[rows])[order], padded),
-        low=low,
-        high=high,
-        order=order,
-        count=count,
-    )
-
-
-def tree_order(coords: Tensor) -> Tensor:
-    """Return the order in which each run of TILE points is one leaf of a kd-tree.
-
-    All nodes of a level are cut at once, at whole tiles, across the axis in which each is widest.
-    """
-    order = torch.arange(len(coords), device=coords.device)
-    bounds = torch.tensor([0, len(coords)], device=coords.device)
-    while True:
-        sizes = bounds.diff()
-        tiles = (sizes + TILE - 1) // TILE
-        if int(tiles.max()) <= 1:
-            return order
-        node = torch.repeat_interleave(torch.arange(len(sizes), device=coords.device), sizes)
-        points = coords[order]
-        axis = _widest(points, bounds[:-1] // TILE)
-        value = points.gather(1, axis[node][:, None])[:, 0]
-        by_value = value.argsort(stable=True)
-        order = order[by_value[node[by_value].argsort(stable=True)]]
-        cut = bounds[:-1] + (tiles + 1) // 2 * TILE
-        bounds = torch.cat([bounds, cut[tiles > 1]]).sort().values
-
-
-def _widest(points: Tensor, first_tile: Tensor) -> Tensor:
-    # Nodes are whole tiles, so the boxes of tiles are all that needs looking at.
-    low, high = _boxes(points, -(-len(points) // TILE) * TILE)
-    if len(first_tile) <= FEW_NODES:
-        ends = [*first_tile.tolist(), len(low)]
-        parts = [slice(a, b) for a, b in pairwise(ends)]
-        return torch.stack([(high[p].amax(0) - low[p].amin(0)).argmax() for p in parts])
-    tile = torch.arange(len(low), device=points.device)
-    node = (torch.searchsorted(first_tile, tile, right=True) - 1)[:, None].expand(-1, AXES)
-    lowest = torch.full((len(first_tile), AXES), torch.inf, device=points.device)
-    highest = torch.full_like(lowest, -torch.inf)
-    lowest.scatter_reduce_(0, node, low, "amin")
-    highest.scatter_reduce_(0, node, high, "amax")
-    return (highest - lowest).argmax(1)
-
-
-def _boxes(coords: Tensor, padded: int) -> tuple[Tensor, Tensor]:
-    spare = padded - len(coords)
-    low = torch.nn.functional.pad(coords, (0, 0, 0, spare), value=torch.inf)
-    high = torch.nn.functional.pad(coords, (0, 0, 0, spare), value=-torch.inf)
-    return low.view(-1, TILE, AXES).amin(1), high.view(-1, TILE, AXES).amax(1)
-
-
-def _filled(values: Tensor, padded: int) -> Tensor:
-    return torch.nn.functional.pad(values, (0, padded - len(values)))
-
-
-def _norm(code: Tensor) -> Tensor:
-    parts = code.split(UPLOAD)
-    return torch.cat([(part.int() ** 2).sum(1, dtype=torch.int32) for part in parts])
-
-
-def _words(mask: np.ndarray) -> Tensor:
-    spare = -mask.shape[1] % 4
-    whole = np.pad(mask, ((0, 0), (0, spare))) if spare else np.ascontiguousarray(mask)
-    return _upload(whole.view(np.int32))
-
-
-def _upload(array: np.ndarray) -> Tensor:
-    # torch wants to be able to write, which it does not do here.
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(DEVICE)
-
-
 def _search_block(
     queries: Bank,
     block: range,
@@ -281,18 +133,18 @@ def _search_block(
 ) -> Pairs:
     rows = block.start + np.flatnonzero(queries.has_image[block.start : block.stop])
     if len(rows) == 0:
-        return _as_pairs(block, rows, *_no_hits(), _words(queries.mask[rows]), masks)
+        return _as_pairs(block, rows, *_no_hits(), words_of(queries.mask[rows]), masks)
     asked = cloud_of(queries, rows, slabs.frame, own)
     hits = Hits(asked, wanted, slabs, card)
     for slab in slabs:
         hits.search(slab)
-    return _as_pairs(block, rows, hits.row, hits.key, _words(queries.mask[rows]), masks)
+    return _as_pairs(block, rows, hits.row, hits.key, words_of(queries.mask[rows]), masks)
 
 
 def _no_hits() -> tuple[Tensor, Tensor]:
     return (
-        torch.empty(0, dtype=torch.int32, device=DEVICE),
-        torch.empty(0, dtype=torch.int64, device=DEVICE),
+        torch.empty(0, dtype=torch.int32, device=cloud.DEVICE),
+        torch.empty(0, dtype=torch.int64, device=cloud.DEVICE),
     )
 
 
@@ -303,7 +155,9 @@ class Hits:
         self.row, self.key = _no_hits()
         self._asked, self._wanted, self._frame, self._card = asked, wanted, slabs.frame, card
         self._patch_bits = len(slabs.bank.image).bit_length()
-        self._limit = torch.full((asked.count,), wanted.limit, dtype=torch.int32, device=DEVICE)
+        self._limit = torch.full(
+            (asked.count,), wanted.limit, dtype=torch.int32, device=cloud.DEVICE
+        )
 
     def search(self, slab: Cloud) -> None:
         """Add the witnesses in a slab of the bank."""
@@ -331,9 +185,9 @@ class Hits:
             return
         asked = self._asked
         room = self._card.left() // HIT_BYTES
-        row = torch.empty(room, dtype=torch.int32, device=DEVICE)
-        key = torch.empty(room, dtype=torch.int64, device=DEVICE)
-        count = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        row = torch.empty(room, dtype=torch.int32, device=cloud.DEVICE)
+        key = torch.empty(room, dtype=torch.int64, device=cloud.DEVICE)
+        count = torch.zeros(1, dtype=torch.int64, device=cloud.DEVICE)
         find_hits[(len(block),)](
             asked.code, asked.norm, self._limit[asked.row.long()], asked.row, asked.patch,
             asked.group, asked.position_um,
@@ -357,7 +211,7 @@ class Hits:
             return
         size = torch.bincount(self.row, minlength=self._asked.count)
         start = size.cumsum(0) - size
-        rank = torch.arange(len(self.row), device=DEVICE) - start[self.row.long()]
+        rank = torch.arange(len(self.row), device=cloud.DEVICE) - start[self.row.long()]
         keep = rank < k
         self.row, self.key = self.row[keep], self.key[keep]
         # A full row wants only what is no farther than its last.
@@ -369,7 +223,7 @@ class Hits:
 
 def box_bounds(asked: Cloud, slab: Cloud) -> Tensor:
     """Return the squared distance between the boxes of each two tiles."""
-    bound = torch.zeros((len(asked.low), len(slab.low)), device=DEVICE)
+    bound = torch.zeros((len(asked.low), len(slab.low)), device=cloud.DEVICE)
     for axis in range(AXES):
         gap = torch.maximum(
             slab.low[None, :, axis] - asked.high[:, None, axis],
@@ -402,7 +256,7 @@ def _as_pairs(
     block: range, rows: np.ndarray, row: Tensor, key: Tensor, own: Tensor, masks: Tensor
 ) -> Pairs:
     patch = (key & (2**CODE_BITS - 1)).int()
-    both = torch.empty(len(key), dtype=torch.int16, device=DEVICE)
+    both = torch.empty(len(key), dtype=torch.int16, device=cloud.DEVICE)
     either = torch.empty_like(both)
     if len(key):
         count_overlaps[(-(-len(key) // PAIRS),)](
