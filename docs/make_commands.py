@@ -16,6 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from maskwitness.cli import app
@@ -62,8 +63,17 @@ def page() -> str:
 
 
 def commands() -> dict[str, Callable[..., Any]]:
-    """Return the functions of the commands by the commands' names."""
-    found = [command for command in app.registered_commands if command.callback]
+    """Return the functions of the commands by the commands' names, as they are typed."""
+    found = _commands_of(app)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            below = _commands_of(group.typer_instance)
+            found |= {f"{group.name} {name}": command for name, command in below.items()}
+    return found
+
+
+def _commands_of(group: typer.Typer) -> dict[str, Callable[..., Any]]:
+    found = [command for command in group.registered_commands if command.callback]
     return {
         command.name or command.callback.__name__.replace("_", "-"): inspect.unwrap(
             command.callback

@@ -23,7 +23,8 @@ from maskwitness.arguments import (
     explain_device,
     free_place,
 )
-from maskwitness.errors import ConfigError, MaskwitnessError, explain
+from maskwitness.bench import command as bench
+from maskwitness.errors import MaskwitnessError, explain
 
 
 class _Enough(Exception):
@@ -65,6 +66,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(bench.app, name="bench")
 
 # The paper's ε of 0.001 was chosen for three million patches. A few thousand have next to no pairs
 # that are so alike; ten times the squared difference is still hard to see in a noisy patch.
@@ -308,29 +311,6 @@ def demo(
         tell("judge", 1, 1)
     facts = {**screen.audit_facts(run), "judgement": judgement.to_dict(), "data": str(data)}
     _answer(json_, facts, lambda: screen.show_demo(run, judgement, data))
-
-
-@app.command()
-def bench(
-    name: Annotated[str, typer.Argument(help="What to measure: scan or thinning.")],
-    mask: Annotated[
-        Path | None, typer.Option(help="For thinning: the mask to thin, in any format.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each step; the best counts.")] = 3,
-    json_: Json = False,
-) -> None:
-    """Measure speed on this machine, beside what one would use instead.
-
-    Example: `maskwitness bench scan`
-    """
-    from maskwitness import bench as benches
-    from maskwitness import screen
-
-    if name not in benches.BENCHES:
-        message = f"there is no benchmark {name!r}; there is {', '.join(benches.BENCHES)}"
-        raise ConfigError(message)
-    result = benches.BENCHES[name](repeats, mask)
-    _answer(json_, result, lambda: screen.show_bench(result))
 
 
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:

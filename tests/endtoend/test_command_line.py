@@ -174,7 +174,8 @@ def test_mistakes_are_said_in_a_sentence(demo, tmp_path):
         assert_refused(done, f"--label {label!r}: label values are whole numbers")
     assert_refused(maskwitness("audit", data, "-o", run, "--config", run / "no.toml"), "no.toml")
     assert_refused(maskwitness("info", tmp_path), "is no run directory")
-    assert_refused(maskwitness("bench", "everything"), "no benchmark 'everything'")
+    assert_refused(maskwitness("bench", "everything"), "No such command 'everything'")
+    assert_refused(maskwitness("bench", "join", "--patches", "12,a"), "whole numbers, like 12500")
     assert_refused(maskwitness("phantom", data), "data")
     assert_refused(
         maskwitness("phantom", run, "--size", "huge"), "size must be one of small, medium, imagecas"
@@ -286,3 +287,23 @@ def test_shell_completion_is_offered():
         check=False,
     )  # fmt: skip
     assert "audit" in done.stdout
+
+
+def test_a_contest_of_the_nearest_is_one_json_object_and_a_folder(tmp_path):
+    done = maskwitness(
+        "bench", "nearest", "--patches", "800,400", "--k", 4, "--json", "-o", tmp_path / "new"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    assert {row["patches"] for row in result["rows"]} == {400, 800}
+    for row in result["rows"]:
+        if "skipped" not in row:
+            assert row["same"]
+            assert row["seconds"] > 0
+    for name in ("machine", "growth", "threads", "k", "title", "notes"):
+        assert result[name]
+    written = json.loads((tmp_path / "new" / "nearest.json").read_text(encoding="utf-8"))
+    assert written["rows"] == result["rows"]
+    again = maskwitness("bench", "nearest", "-o", tmp_path / "new")
+    assert_refused(again, "is not an empty folder")

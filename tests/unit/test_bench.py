@@ -1,12 +1,11 @@
 """Benchmarks: they measure what they say, beside a peer that finds the same."""
 
 import numpy as np
-import pytest
 
-from maskwitness import bench, screen
+from maskwitness import screen
+from maskwitness.bench import scan as bench
 from maskwitness.centreline import trace_graph
 from maskwitness.config import PatchSettings
-from maskwitness.errors import ConfigError
 from maskwitness.frames import transport_frames
 from maskwitness.io.datasets import find_cases
 from maskwitness.io.volumes import read_scan, write_volume
@@ -17,7 +16,7 @@ from tests.shapes import ONE, tube
 def test_thinning_is_measured_beside_its_peer(tmp_path, capsys):
     mask = tube(3.0, (8, 8, 4), (8, 8, 36), (17, 17, 41))
     write_volume(tmp_path / "tube.nii.gz", mask, ONE)
-    result = bench.BENCHES["thinning"](1, tmp_path / "tube.nii.gz")
+    result = bench.bench_thinning(1, tmp_path / "tube.nii.gz")
     assert f"{np.count_nonzero(mask):,} of them mask" in result["title"]
     thinning = result["rows"][0]
     assert thinning["step"] == "thinning"
@@ -37,10 +36,3 @@ def test_the_peer_cuts_the_same_patches(phantom_data):
     theirs = (masks.reshape(ours.image.shape) != 0) & circle(settings.size)
     bits = np.unpackbits(ours.mask, axis=1, count=settings.size**2).reshape(theirs.shape)
     assert np.mean(bits.astype(bool) == theirs) > 0.9999  # ties at half a voxel go either way
-
-
-def test_a_benchmark_says_what_it_needs(tmp_path):
-    with pytest.raises(ConfigError, match="needs a mask"):
-        bench.bench_thinning(1, None)
-    with pytest.raises(ConfigError, match="makes its own phantom"):
-        bench.bench_scan(1, tmp_path / "mask.nii.gz")

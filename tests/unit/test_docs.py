@@ -111,10 +111,19 @@ def test_every_command_has_an_example_and_every_parameter_a_meaning():
             assert parameter.meaning, f"{name} {parameter.names}"
 
 
+def parsers() -> dict[str, Any]:
+    """Return the parser of each command by its name, of groups those below them."""
+    top: Any = typer.main.get_command(app)
+    found: dict[str, Any] = {}
+    for name, command in top.commands.items():
+        below = getattr(command, "commands", None)
+        found |= {f"{name} {n}": c for n, c in below.items()} if below else {name: command}
+    return found
+
+
 def test_the_page_of_commands_has_every_option_that_the_parser_knows():
-    group: Any = typer.main.get_command(app)
     page = text_of("commands.md")
-    for name, command in group.commands.items():
+    for name, command in parsers().items():
         own = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
         for parameter in command.params:
             for option in parameter.opts if parameter.param_type_name == "option" else ():
@@ -129,13 +138,15 @@ def shell_lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_line_in_the_docs_exists(page: Path):
-    group: Any = typer.main.get_command(app)
+    known_commands = parsers()
     for line in shell_lines(page):
         words = line.split("#")[0].split()
         if words[:1] != ["maskwitness"] or words[1].startswith("-"):
             continue
-        assert words[1] in group.commands, line
-        known = {opt for p in group.commands[words[1]].params for opt in p.opts} | {"-h", "--help"}
+        name = words[1] if words[1] in known_commands else " ".join(words[1:3])
+        assert name in known_commands or any(n.startswith(f"{name} ") for n in known_commands), line
+        params = known_commands[name].params if name in known_commands else ()
+        known = {opt for p in params for opt in p.opts} | {"-h", "--help"}
         used = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
         assert used <= known, line
 

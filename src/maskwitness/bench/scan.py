@@ -1,7 +1,4 @@
-"""Benchmarks a user can repeat: ours beside what one would use instead, in one run, on one core.
-
-Machines differ and are noisy; the ratio of two numbers of the same run is what counts.
-"""
+"""One scan, step by step: ours beside what one would use instead, in one run, on one core."""
 
 import importlib.util
 import tempfile
@@ -17,7 +14,6 @@ from scipy.spatial import cKDTree
 
 from maskwitness.centreline import thin, trace_graph
 from maskwitness.config import PatchSettings, QualitySettings
-from maskwitness.errors import ConfigError
 from maskwitness.frames import transport_frames
 from maskwitness.io.datasets import find_cases
 from maskwitness.io.volumes import read_scan, read_volume, write_volume
@@ -29,11 +25,8 @@ from maskwitness.records import Frames, Graph, Scan
 Row = dict[str, Any]
 
 
-def bench_scan(repeats: int, mask: Path | None) -> dict[str, Any]:
+def bench_scan(repeats: int) -> dict[str, Any]:
     """Measure one ImageCAS-size phantom from files to patches, and its quality map."""
-    if mask is not None:
-        message = "bench scan makes its own phantom; --mask is for bench thinning"
-        raise ConfigError(message)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_phantom(folder / "data", PhantomSettings(scans=1, size="imagecas", seed=1))
@@ -82,11 +75,8 @@ def bench_scan(repeats: int, mask: Path | None) -> dict[str, Any]:
     }
 
 
-def bench_thinning(repeats: int, mask: Path | None) -> dict[str, Any]:
+def bench_thinning(repeats: int, mask: Path) -> dict[str, Any]:
     """Measure the thinning of a mask of the user's, files left out."""
-    if mask is None:
-        message = "bench thinning needs a mask: --mask FILE"
-        raise ConfigError(message)
     volume = read_volume(mask)
     drawn = np.asfortranarray(volume.data != 0).view(np.uint8)
     i, j, k = drawn.shape
@@ -100,12 +90,6 @@ def bench_thinning(repeats: int, mask: Path | None) -> dict[str, Any]:
         "rows": rows,
         "notes": [],
     }
-
-
-BENCHES: dict[str, Callable[[int, Path | None], dict[str, Any]]] = {
-    "scan": bench_scan,
-    "thinning": bench_thinning,
-}
 
 
 def _row(
