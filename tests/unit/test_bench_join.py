@@ -79,11 +79,9 @@ class TestPatches:
         np.testing.assert_array_equal(nine.image[0], left)
 
     def test_of_noise_are_hard(self, hard):
-        samples = np.flatnonzero(circle(24))
-        directions = tree.principal_directions(hard, np.arange(len(hard.image)), samples)
-        code = np.zeros((len(hard.image), len(directions)), np.uint8)
-        tree.gather_codes(hard.image, np.arange(len(hard.image)), samples, code)
-        coords = tree.project(code, directions).astype(np.float64)
+        grown = tree.grow(hard, tree.Memory(2**30))
+        asked = grown.ask(hard, np.arange(len(hard.image)), own=True)
+        coords = asked.points.astype(np.float64)
         near = ((coords[:, None] - coords[None]) ** 2).sum(axis=2) < dist2_limit(0.001, 24)
         assert near.mean() > 0.9
         pairs = sum(len(block.witness) for block in range_pairs(hard, JoinSettings()))

@@ -336,6 +336,29 @@ class TestQueries:
         rows = rows_of(list(range_pairs(bank, ALL, bank)))
         assert [[w for _, w, *_ in row] for row in rows] == [[0, 1, 2]] * 3
 
+    @pytest.mark.parametrize("size", [8, 9, 24])
+    @pytest.mark.parametrize("k", [0, 7])
+    def test_few_are_answered_without_sorting_the_bank(self, monkeypatch, size, k):
+        whole = bank_with_ties(size, patches=900, size=size)
+        bank, queries = part_of(whole, slice(0, 897)), part_of(whole, slice(897, 900))
+        asked = []
+        real = tree.grow
+
+        def noted(*args):
+            asked.append(args[-1])
+            return real(*args)
+
+        monkeypatch.setattr(join, "grow", noted)
+        settings = JoinSettings(epsilon=0.02, k=k)
+        unsorted = list(range_pairs(bank, settings, queries))
+        monkeypatch.setattr(join, "FEW", 2**40)
+        assert_same_pairs(unsorted, list(range_pairs(bank, settings, queries)))
+        assert asked == [False, True]
+        assert rows_of(unsorted)[0] == [
+            pair for pair in brute_force(whole, JoinSettings(epsilon=0.02, k=0))[897]
+            if pair[1] < 897
+        ][: k or None]  # fmt: skip
+
     @pytest.mark.parametrize("side", ["bank", "queries"])
     def test_without_images_nobody_testifies(self, side):
         _, bank, queries = self.split(1)

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from maskwitness.kernels import pairs, sampling, scores, thinning, transport, tree, voxels
 from maskwitness.kernels._jit import kernel
-from maskwitness.kernels._simd import dist2_of_rows
+from maskwitness.kernels._simd import dist2_of_rows, lowest_bit, near_bits
 from tests.shapes import noise
 
 STEPS = list(product((-1, 0, 1), repeat=3))  # bit n of a word is the voxel STEPS[n] away
@@ -151,6 +151,16 @@ def rows_apart(a: np.ndarray, i: int, b: np.ndarray, j: int) -> int:
     return dist2_of_rows(a, i, b, j)
 
 
+@kernel
+def marked(leaves, leaf, points, q, limit, bits):
+    return near_bits(leaves, leaf, points, q, limit, bits)
+
+
+@kernel
+def first_of(word):
+    return lowest_bit(word)
+
+
 class TestPairs:
     @pytest.mark.parametrize("size", [1, 2, 9, 13])
     def test_overlaps_are_counted_bit_by_bit(self, size):
@@ -209,6 +219,35 @@ class TestTree:
         found = [[rows_apart(a, i, b, j) for j in range(9)] for i in range(9)]
         apart = a[:, None].astype(int) - b[None].astype(int)
         np.testing.assert_array_equal(found, (apart**2).sum(axis=2))
+
+    @pytest.mark.parametrize("limit", [0.0, 20.0, 1e9])
+    def test_near_points_of_a_leaf_are_marked_in_order(self, limit):
+        rng = np.random.default_rng(0)
+        leaves = rng.normal(size=(3, tree.AXES, tree.LEAF)).astype(np.float32)
+        leaves[1, :, 200:] = np.inf  # what fills up a leaf is near nobody
+        points = rng.normal(size=(2, tree.AXES)).astype(np.float32)
+        bits = np.empty(4, np.uint64)
+        some = marked(leaves, 1, points, 1, np.float32(limit), bits)
+        dist2 = ((leaves[1].astype(float) - points[1].astype(float)[:, None]) ** 2).sum(axis=0)
+        found = np.unpackbits(bits.view(np.uint8), bitorder="little").astype(bool)
+        clear = np.abs(dist2 - limit) > 1e-3  # rounding may decide the others
+        np.testing.assert_array_equal(found[clear], (dist2 < limit)[clear])
+        assert bool(some) == found.any()
+
+    @pytest.mark.parametrize("bit", [0, 1, 31, 32, 63])
+    def test_the_lowest_bit_of_a_word(self, bit):
+        assert first_of(np.uint64((2**64 - 1) << bit & (2**64 - 1))) == bit
+        assert first_of(np.uint64(1 << bit)) == bit
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 30])
+    def test_coordinates_are_products_with_the_directions(self, count):
+        rng = np.random.default_rng(count)
+        code = rng.integers(0, 256, (count, 64)).astype(np.uint8)
+        directions = rng.normal(size=(64, tree.AXES)).astype(np.float32)
+        coords = np.empty((count, tree.AXES), np.float32)
+        tree.project(code, directions, coords)
+        expected = (code.astype(float) - 128) @ directions.astype(float)
+        np.testing.assert_allclose(coords, expected, atol=0.01)
 
     def test_a_full_row_keeps_its_nearest(self):
         keys = np.array([[1, 2, 3, 4], [9, 2, 7, 4]])

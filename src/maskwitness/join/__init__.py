@@ -22,6 +22,7 @@ from maskwitness.records import Bank, Pairs
 
 UNLIMITED_UM = 2**62
 ANY_DISTANCE = 2**31 - 1
+FEW = 256  # times fewer queries than patches: they are answered before the patches are sorted
 WORTH_A_DEVICE = 100_000  # patches: below, waking the device takes longer than the search
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -120,7 +121,8 @@ def _search(
         yield from gpu.blocks(bank, asking, queries is None, wanted)
         return
     plan = plan_search(settings, threads)
-    tree = grow(bank, Memory(plan.tree_bytes, scratch))
+    ordered = len(asking.image) * FEW >= len(bank.image)
+    tree = grow(bank, Memory(plan.tree_bytes, scratch), plan.threads, ordered)
     rule = tree.rule(limit, k, reach_um)
     yield from cpu.Searcher(bank, tree, asking, queries is None, rule, plan).blocks()
 

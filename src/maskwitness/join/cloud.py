@@ -56,7 +56,8 @@ class Cloud:
 def frame_of(bank: Bank) -> Frame:
     """Return the directions of a bank, as the tree on the processor has them."""
     samples = np.flatnonzero(circle(bank.image.shape[1]))
-    directions = principal_directions(bank, np.flatnonzero(bank.has_image), samples)
+    images = bank.image.reshape(len(bank.image), -1)
+    directions = principal_directions(images, np.flatnonzero(bank.has_image), samples)
     stretch, slack = margins(directions)
     width = -(-len(samples) // STEP) * STEP
     filled = torch.zeros((width, AXES), dtype=torch.float64, device=DEVICE)

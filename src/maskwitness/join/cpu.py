@@ -153,7 +153,7 @@ def _sort_rows(found: Found, k: int) -> None:
 
 def _groups(asked: Queries, threads: int) -> list[Int64[np.ndarray, " queries"]]:
     order = np.arange(len(asked.patch))
-    cut_into_leaves(np.ascontiguousarray(asked.coords.T), order)
+    cut_into_leaves(asked.points, order)
     size = max(1, min(LEAF, -(-len(order) // threads)))
     return [order[first : first + size] for first in range(0, len(order), size)]
 
@@ -161,6 +161,7 @@ def _groups(asked: Queries, threads: int) -> list[Int64[np.ndarray, " queries"]]
 def _some(asked: Queries, which: Int64[np.ndarray, " some"] | slice) -> Queries:
     return Queries(
         coords=np.ascontiguousarray(asked.coords[:, which]),
+        points=asked.points[which],
         code=asked.code[which],
         patch=asked.patch[which],
         group=asked.group[which],

@@ -8,6 +8,7 @@ and the limit is widened by as much (``stretch`` and ``slack``).
 """
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -22,8 +23,8 @@ from maskwitness.kernels.tree import AXES, LEAF, Leaves, Queries, Rule
 from maskwitness.patches import circle
 from maskwitness.records import Bank
 
-SAMPLE = 16_384  # patches that the directions are learnt from
-MOST_SQUARED = 2048  # samples or patches whose products are looked at, all against all
+SAMPLE = 8192  # patches that the directions are learnt from
+ROUNDS = 8  # of learning them
 BLOCK = 16_384  # patches that are projected at a time
 
 
@@ -60,10 +61,12 @@ class Tree:
 
     def ask(self, bank: Bank, rows: Int64[np.ndarray, " rows"], own: bool) -> Queries:
         """Return some patches of a bank as queries; ``own``: it is the bank of this tree."""
-        code = np.zeros((len(rows), self.leaves.code.shape[1]), np.uint8)
-        gather_codes(bank.image, rows, self.samples, code)
+        code = gather(bank.image.reshape(len(bank.image), -1), rows, self.samples)
+        coords = np.empty((len(rows), AXES), np.float32)
+        kernels.project(code, self.directions, coords)
         return Queries(
-            coords=np.ascontiguousarray(project(code, self.directions).T),
+            coords=np.ascontiguousarray(coords.T),
+            points=coords,
             code=code,
             patch=rows.astype(np.int32) if own else np.full(len(rows), -1, np.int32),
             group=bank.group[rows],
@@ -71,72 +74,101 @@ class Tree:
         )
 
 
-def grow(bank: Bank, memory: Memory) -> Tree:
-    """Return the tree of a bank in which at least one patch has an image."""
-    samples = np.flatnonzero(circle(bank.image.shape[1]))
-    patch = np.flatnonzero(bank.has_image)
-    directions = principal_directions(bank, patch, samples)
-    coords = memory.empty((len(patch), AXES), np.float32)
-    block = np.zeros((min(BLOCK, len(patch)), len(directions)), np.uint8)
-    for first in range(0, len(patch), BLOCK):
-        rows = patch[first : first + BLOCK]
-        gather_codes(bank.image, rows, samples, block[: len(rows)])
-        coords[first : first + len(rows)] = project(block[: len(rows)], directions)
-    order = np.arange(len(patch))
-    kernels.cut_into_leaves(coords, order)
-    count = -(-len(patch) // LEAF)
-    leaves = Leaves(
-        coords=memory.empty((count, AXES, LEAF), np.float32),
-        low=np.empty((AXES, count), np.float32),
-        high=np.empty((AXES, count), np.float32),
-        code=memory.empty((len(patch), len(directions)), np.uint8),
-        patch=patch[order].astype(np.int32),
-        group=bank.group[patch[order]],
-        position_um=bank.position_um[patch[order]],
+def grow(bank: Bank, memory: Memory, threads: int = 1, ordered: bool = True) -> Tree:
+    """Return the tree of a bank in which at least one patch has an image.
+
+    ``ordered``: sort the patches, which takes time and lets far more be ruled out. Otherwise leaves
+    are patches that follow each other; where few ask, that is the faster way.
+    """
+    images = bank.image.reshape(len(bank.image), -1)
+    in_place = not ordered and images.shape[1] % WIDTH == 0
+    # Samples outside the circle are equal everywhere: they need not be left out, they add nothing.
+    samples = (
+        np.arange(images.shape[1]) if in_place else np.flatnonzero(circle(bank.image.shape[1]))
     )
-    kernels.fill_leaves(coords, order, leaves.coords, leaves.low, leaves.high)
-    gather_codes(bank.image, patch[order], samples, leaves.code)
+    patch = np.arange(len(images)) if in_place else np.flatnonzero(bank.has_image)
+    directions = principal_directions(images, np.flatnonzero(bank.has_image), samples)
+    coords = memory.empty((len(patch), AXES), np.float32)
+
+    def project_block(first: int) -> None:
+        rows = patch[first : first + BLOCK]
+        code = images[first : first + BLOCK] if in_place else gather(images, rows, samples)
+        kernels.project(code, directions, coords[first : first + BLOCK])
+
+    with ThreadPoolExecutor(threads) as pool:
+        blocks = range(0, len(patch), BLOCK)
+        list(pool.map(project_block, blocks))
+        order = np.arange(len(patch))
+        if in_place:
+            coords[~bank.has_image] = np.inf  # near nobody
+        elif ordered:
+            kernels.cut_into_leaves(coords, order)
+        leaves = _empty_leaves(bank, patch[order], directions, memory)
+        kernels.fill_leaves(coords, order, leaves.coords, leaves.low, leaves.high)
+        if in_place:
+            leaves = leaves._replace(code=images)
+        else:
+            leaves = leaves._replace(code=memory.empty((len(patch), len(directions)), np.uint8))
+
+            def gather_block(first: int) -> None:
+                rows = leaves.patch[first : first + BLOCK].astype(np.int64)
+                kernels.gather(images, rows, samples, leaves.code[first : first + BLOCK])
+
+            list(pool.map(gather_block, blocks))
     stretch, slack = margins(directions)
     return Tree(leaves=leaves, samples=samples, directions=directions, stretch=stretch, slack=slack)
 
 
-def gather_codes(
-    image: UInt8[np.ndarray, "patches u v"],
+def _empty_leaves(
+    bank: Bank,
+    patch: Int64[np.ndarray, " places"],
+    directions: Float32[np.ndarray, "padded axes"],
+    memory: Memory,
+) -> Leaves:
+    count = -(-len(patch) // LEAF)
+    return Leaves(
+        coords=memory.empty((count, AXES, LEAF), np.float32),
+        low=np.empty((AXES, count), np.float32),
+        high=np.empty((AXES, count), np.float32),
+        code=np.empty((0, len(directions)), np.uint8),
+        patch=patch.astype(np.int32),
+        group=bank.group[patch],
+        position_um=bank.position_um[patch],
+    )
+
+
+def gather(
+    images: UInt8[np.ndarray, "patches all"],
     rows: Int64[np.ndarray, " rows"],
     samples: Int64[np.ndarray, " samples"],
-    code: UInt8[np.ndarray, "rows padded"],
-) -> None:
-    """Write the samples inside the circle of some patches; all others are equal everywhere."""
-    kernels.gather(image.reshape(len(image), -1), rows, samples, code)
+) -> UInt8[np.ndarray, "rows padded"]:
+    """Return some samples of some patches, filled up with zeros to whole steps of the compiler."""
+    code = np.empty((len(rows), -(-len(samples) // WIDTH) * WIDTH), np.uint8)
+    kernels.gather(images, np.ascontiguousarray(rows), samples, code)
+    return code
 
 
 def principal_directions(
-    bank: Bank, patch: Int64[np.ndarray, " patches"], samples: Int64[np.ndarray, " samples"]
+    images: UInt8[np.ndarray, "patches all"],
+    patch: Int64[np.ndarray, " some"],
+    samples: Int64[np.ndarray, " samples"],
 ) -> Float32[np.ndarray, "padded axes"]:
-    """Return the directions in which an even sample of the patches varies most."""
-    width = -(-len(samples) // WIDTH) * WIDTH
-    some = patch[:: -(-len(patch) // (SAMPLE if width <= MOST_SQUARED else MOST_SQUARED))]
-    code = np.zeros((len(some), width), np.uint8)
-    gather_codes(bank.image, some, samples, code)
-    centred = code.astype(np.float32)
+    """Return the directions in which an even sample of the patches varies most, or nearly.
+
+    By repeated products with the sample: only the few directions that are wanted are found, and no
+    threads of a linear algebra library wait for each other on busy cores.
+    """
+    centred = gather(images, patch[:: -(-len(patch) // SAMPLE)], samples).astype(np.float32)
     centred -= centred.mean(axis=0)
-    if len(centred) > width:
-        _, vectors = np.linalg.eigh((centred.T @ centred).astype(np.float64))
-        widest = vectors[:, ::-1][:, :AXES]
-    else:  # the same directions from the smaller of the two products
-        _, vectors = np.linalg.eigh((centred @ centred.T).astype(np.float64))
-        widest, _ = np.linalg.qr(centred.T.astype(np.float64) @ vectors[:, ::-1][:, :AXES])
-    directions = np.zeros((width, AXES), np.float32)
+    basis = np.random.default_rng(0).normal(size=(centred.shape[1], 2 * AXES)).astype(np.float32)
+    for _ in range(ROUNDS):
+        basis, _ = np.linalg.qr(centred.T @ (centred @ basis))
+    seen = (centred @ basis).astype(np.float64)
+    _, turn = np.linalg.eigh(seen.T @ seen)
+    widest, _ = np.linalg.qr(basis.astype(np.float64) @ turn[:, ::-1][:, :AXES])
+    directions = np.zeros((centred.shape[1], AXES), np.float32)
     directions[:, : widest.shape[1]] = widest
     return directions
-
-
-def project(
-    code: UInt8[np.ndarray, "patches samples"], directions: Float32[np.ndarray, "samples axes"]
-) -> Float32[np.ndarray, "patches axes"]:
-    """Return the coordinates of patches, with the error that :func:`margins` allows for."""
-    # Around the middle grey the values, and with them the rounding, are half as large.
-    return (code.astype(np.float32) - np.float32(128)) @ directions
 
 
 def margins(directions: Float32[np.ndarray, "samples axes"]) -> tuple[float, float]:

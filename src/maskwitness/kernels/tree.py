@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64, UInt8
 
 from maskwitness.kernels._jit import kernel, small_kernel
-from maskwitness.kernels._simd import dist2_of_rows
+from maskwitness.kernels._simd import dist2_of_rows, lowest_bit, near_bits
 
 LEAF = 256  # points a leaf: their codes fit in a second-level cache
 AXES = 16  # directions of a projection; a constant, so that the compiler unrolls over them
@@ -31,6 +31,7 @@ class Queries(NamedTuple):
     """Some patches that ask, near each other."""
 
     coords: Float32[np.ndarray, "axes queries"]
+    points: Float32[np.ndarray, "queries axes"]  # the same, the other way round
     code: UInt8[np.ndarray, "queries samples"]
     patch: Int32[np.ndarray, " queries"]  # their number in the bank, -1: not of the bank
     group: Int64[np.ndarray, " queries"]
@@ -139,6 +140,35 @@ def gather(
 
 
 @kernel
+def project(
+    code: UInt8[np.ndarray, "patches padded"],
+    directions: Float32[np.ndarray, "padded axes"],
+    coords: Float32[np.ndarray, "patches axes"],
+) -> None:
+    """Write the coordinates of patches: float32 sums, whose error ``margins`` bounds.
+
+    Four patches at a time, so that one sum need not wait for the other.
+    """
+    middle = np.float32(128)  # around it the values, and with them the rounding, are half as large
+    sums = np.empty((4, AXES), np.float32)
+    for first in range(0, len(code), 4):
+        last = len(code) - 1
+        a, b, c, d = first, min(first + 1, last), min(first + 2, last), min(first + 3, last)
+        sums[:] = 0
+        for s in range(code.shape[1]):
+            p, q = np.float32(code[a, s]) - middle, np.float32(code[b, s]) - middle
+            v, w = np.float32(code[c, s]) - middle, np.float32(code[d, s]) - middle
+            for axis in range(AXES):
+                sums[0, axis] += p * directions[s, axis]
+                sums[1, axis] += q * directions[s, axis]
+                sums[2, axis] += v * directions[s, axis]
+                sums[3, axis] += w * directions[s, axis]
+        for n in range(min(4, len(code) - first)):
+            for axis in range(AXES):
+                coords[first + n, axis] = sums[n, axis]
+
+
+@kernel
 def fill_leaves(
     coords: Float32[np.ndarray, "places axes"],
     order: Int64[np.ndarray, " places"],
@@ -156,6 +186,8 @@ def fill_leaves(
             for n in range(a, b):
                 value = coords[order[n], axis]
                 leaf_coords[leaf, axis, n - a] = value
+                if value == np.inf:  # a patch that is near nobody
+                    continue
                 low[axis, leaf] = min(low[axis, leaf], value)
                 high[axis, leaf] = max(high[axis, leaf], value)
             for n in range(b - a, LEAF):
@@ -223,36 +255,36 @@ def _search_leaf(
 ) -> int:
     # Records are taken apart once: handing them on for every pair would cost more than its sums.
     code, group, position_um = leaves.code, leaves.group, leaves.position_um
+    points = queries.points
     limit, k, reach_um = rule.limit, rule.k, rule.reach_um
     keys, size, farthest = found.keys, found.size, found.farthest
     bound = _point_bounds(queries.coords, leaves.low[:, leaf], leaves.high[:, leaf])
-    gap2, inside = np.empty(LEAF, np.float32), np.empty(LEAF, np.int32)
-    coords, point = leaves.coords[leaf], np.empty(AXES, np.float32)
+    bits = np.empty(LEAF // 64, np.uint64)
     compared = 0
     for q in range(len(bound)):
-        if bound[q] >= near[q]:
+        if bound[q] >= near[q] or near_bits(leaves.coords, leaf, points, q, near[q], bits) == 0:
             continue
-        for axis in range(AXES):
-            point[axis] = queries.coords[axis, q]
-        few = _projected_near(coords, point, near[q], gap2, inside)
-        compared += few
-        for n in range(few):
-            place = leaf * LEAF + inside[n]
-            patch = leaves.patch[place]
-            if patch == queries.patch[q]:
-                continue
-            same = group[place] == queries.group[q]
-            if same and abs(position_um[place] - queries.position_um[q]) <= reach_um:
-                continue
-            dist2 = np.int64(dist2_of_rows(queries.code, q, code, place))
-            key = (dist2 << CODE_BITS) | np.int64(patch)
-            if dist2 >= limit or key >= farthest[q]:
-                continue
-            if size[q] < keys.shape[1]:
-                keys[q, size[q]] = key
-            size[q] += 1
-            if k > 0 and size[q] == keys.shape[1] and k < keys.shape[1]:
-                keep_smallest(keys, size, farthest, q, k)
+        for block in range(len(bits)):
+            word = bits[block]
+            while word != 0:
+                place = leaf * LEAF + block * 64 + lowest_bit(word)
+                word &= word - np.uint64(1)
+                compared += 1
+                patch = leaves.patch[place]
+                if patch == queries.patch[q]:
+                    continue
+                same = group[place] == queries.group[q]
+                if same and abs(position_um[place] - queries.position_um[q]) <= reach_um:
+                    continue
+                dist2 = np.int64(dist2_of_rows(queries.code, q, code, place))
+                key = (dist2 << CODE_BITS) | np.int64(patch)
+                if dist2 >= limit or key >= farthest[q]:
+                    continue
+                if size[q] < keys.shape[1]:
+                    keys[q, size[q]] = key
+                size[q] += 1
+                if k > 0 and size[q] == keys.shape[1] and k < keys.shape[1]:
+                    keep_smallest(keys, size, farthest, q, k)
         if k > 0:
             near[q] = _projected(farthest[q], rule)
     return compared
@@ -272,32 +304,6 @@ def _point_bounds(
             gap = _outside(coords[axis, q], coords[axis, q], a, b)
             bound[q] += gap * gap
     return bound
-
-
-@kernel
-def _projected_near(
-    coords: Float32[np.ndarray, "axes leaf"],
-    point: Float32[np.ndarray, " axes"],
-    limit: np.float32,
-    gap2: Float32[np.ndarray, " leaf"],
-    inside: Int32[np.ndarray, " leaf"],
-) -> int:
-    # Write which points of a leaf are below the limit; return how many. Two loops without a branch.
-    count = 0
-    for n in range(LEAF):
-        total = np.float32(0)
-        for axis in range(AXES):
-            gap = coords[axis, n] - point[axis]
-            total += gap * gap
-        gap2[n] = total
-        count += int(total < limit)
-    if count == 0:
-        return 0
-    count = 0
-    for n in range(LEAF):
-        inside[count] = n  # kept if the point is near, else written over by the next
-        count += int(gap2[n] < limit)
-    return count
 
 
 @kernel
