@@ -10,7 +10,7 @@
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32, Float64, UInt8
 
 from maskwitness.centreline import trace_graph
 from maskwitness.config import Config, PatchSettings, Testify
@@ -65,14 +65,14 @@ def compare(bank: Bank, config: Config) -> Iterator[Scores]:
     blocks: list[Pairs] = list(range_pairs(bank, config.join))
     baseline = fit_baseline(blocks, config.join.epsilon, size, config.residuals)
     edges = bin_edges(config.join.epsilon, size, config.residuals.bins)
-    area = mask_areas(bank)
+    area = mask_areas(bank.mask)
     for pairs in blocks:
         yield score_patches(pairs, baseline, edges, bank.has_image, area)
 
 
-def mask_areas(bank: Bank) -> Float64[np.ndarray, " patches"]:
+def mask_areas(mask: UInt8[np.ndarray, "patches bytes"]) -> Float64[np.ndarray, " patches"]:
     """Return the number of samples in each patch's mask, to look up those of witnesses."""
-    return np.bitwise_count(bank.mask).sum(axis=1).astype(np.float64)
+    return np.bitwise_count(mask).sum(axis=1).astype(np.float64)
 
 
 def judge(

@@ -20,6 +20,7 @@ from maskwitness.findings import bad_limit
 from maskwitness.io import tables
 from maskwitness.io.datasets import Case
 from maskwitness.io.volumes import read_scan, read_volume, write_volume
+from maskwitness.join import Memory
 from maskwitness.pipeline import describe
 from maskwitness.records import Bank, Pairs, Patches, Scores
 from maskwitness.run import Check, Run, audit, check, open_check, open_run
@@ -69,7 +70,7 @@ def content_of(folder: Path) -> dict[str, str]:
 
 def expected(run: Run, patches: Patches, may_testify: np.ndarray) -> tuple[Pairs, Scores]:
     """Return pairs and scores as plain NumPy and the reference have them."""
-    bank, config = read_bank(run.folder, run.config), run.config
+    bank, config = read_bank(run.folder, run.config, Memory.of(run.config.join)), run.config
     limit = Fraction(repr(config.join.epsilon)) * 24**2 * 255**2
     images = bank.image.reshape(len(bank.image), -1).astype(np.int64)
     masks, own = (np.unpackbits(m, axis=1).astype(bool) for m in (bank.mask, patches.mask))

@@ -195,7 +195,7 @@ class TestTree:
         leaves = -(-count // tree.LEAF)
         filled = np.empty((leaves, tree.AXES, tree.LEAF), np.float32)
         low, high = np.empty((2, tree.AXES, leaves), np.float32)
-        tree.fill_leaves(coords, order, filled, low, high)
+        tree.fill_leaves(coords, order, filled, low, high, 0, leaves)
         for leaf in range(leaves):
             inside = coords[order[leaf * tree.LEAF : (leaf + 1) * tree.LEAF]]
             np.testing.assert_array_equal(filled[leaf, :, : len(inside)].T, inside)

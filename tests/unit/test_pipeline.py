@@ -112,7 +112,7 @@ class TestBank:
         bank = bank_of(described, "any")
         step2 = CONFIG.patches.step_mm**2
         area = np.concatenate([d.patches.area_mm2 for d in described])
-        np.testing.assert_allclose(mask_areas(bank) * step2, area)
+        np.testing.assert_allclose(mask_areas(bank.mask) * step2, area)
 
 
 class TestCompare:
@@ -126,7 +126,7 @@ class TestCompare:
         assert wrong.sum() >= len(WRONG)
         assert np.mean(wrong[worst]) > 0.85
         assert np.median(scores.residual[wrong]) < np.median(scores.residual[~wrong]) - 1
-        assert scores.usual_area[worst[0]] < mask_areas(bank_of(described, "any"))[worst[0]]
+        assert scores.usual_area[worst[0]] < mask_areas(bank_of(described, "any").mask)[worst[0]]
 
     def test_blocks_change_no_score(self, described, monkeypatch):
         whole = compared(described)

@@ -9,7 +9,6 @@ import importlib.util
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +18,16 @@ from maskwitness.join import cpu
 from maskwitness.join.plan import plan_search
 from maskwitness.join.tree import Memory, grow
 from maskwitness.records import Bank, Pairs
+
+__all__ = [
+    "Device",
+    "Memory",
+    "dist2_limit",
+    "nearest_pairs",
+    "range_pairs",
+    "reach_of",
+    "why_no_device",
+]
 
 UNLIMITED_UM = 2**62
 ANY_DISTANCE = 2**31 - 1
@@ -34,7 +43,7 @@ def range_pairs(
     *,
     device: Device = "cpu",
     threads: int | None = None,
-    scratch: Path | None = None,
+    memory: Memory | None = None,
 ) -> Iterator[Pairs]:
     """Yield the witnesses of all patches, in blocks of consecutive rows.
 
@@ -50,14 +59,15 @@ def range_pairs(
         bank is large enough to gain by it.
     threads
         How many work; none given: one a core.
-    scratch
-        A folder for files, where the bank is larger than ``settings.memory_mb`` allows.
+    memory
+        Where the tree goes, of which the bank may have taken its part; none given: half of what
+        the settings allow, and files in the system's place for such.
 
     Method: M9, M10, M11
     """
     limit = dist2_limit(settings.epsilon, bank.image.shape[1])
     question = _Question(limit, settings.k, reach_of(settings), settings)
-    return _search(bank, queries, question, device, threads, scratch)
+    return _search(bank, queries, question, device, threads, memory)
 
 
 def nearest_pairs(
@@ -68,7 +78,7 @@ def nearest_pairs(
     *,
     device: Device = "cpu",
     threads: int | None = None,
-    scratch: Path | None = None,
+    memory: Memory | None = None,
 ) -> Iterator[Pairs]:
     """Yield the k nearest patches of the bank that may testify, however far they are.
 
@@ -79,7 +89,7 @@ def nearest_pairs(
         message = f"k = {k}: at least one nearest patch must be asked for"
         raise ValueError(message)
     question = _Question(ANY_DISTANCE, k, reach_of(settings), settings)
-    return _search(bank, queries, question, device, threads, scratch)
+    return _search(bank, queries, question, device, threads, memory)
 
 
 def why_no_device() -> str:
@@ -105,7 +115,7 @@ def _search(
     question: _Question,
     device: Device,
     threads: int | None,
-    scratch: Path | None,
+    memory: Memory | None,
 ) -> Iterator[Pairs]:
     asking = bank if queries is None else queries
     if not (bank.has_image.any() and asking.has_image.any()):
@@ -122,7 +132,7 @@ def _search(
         return
     plan = plan_search(settings, threads)
     ordered = len(asking.image) * FEW >= len(bank.image)
-    tree = grow(bank, Memory(plan.tree_bytes, scratch), plan.threads, ordered)
+    tree = grow(bank, memory or Memory.of(settings), plan.threads, ordered)
     rule = tree.rule(limit, k, reach_um)
     yield from cpu.Searcher(bank, tree, asking, queries is None, rule, plan).blocks()
 

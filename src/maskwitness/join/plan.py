@@ -16,14 +16,13 @@ class Plan:
 
     rows: int  # of a block, at most
     threads: int
-    tree_bytes: int  # what of the tree is held in memory; the rest lies in files
     held_bytes: int  # finished pairs of a block
 
 
 def plan_search(settings: JoinSettings, threads: int | None) -> Plan:
     """Return how to stay within the budget of the settings.
 
-    Half of it holds the tree, a quarter the finished pairs; the rest is for what is under way.
+    Half of it is for bank and tree, a quarter for finished pairs, the rest for what is under way.
     """
     budget = settings.memory_mb * 2**20
     threads = threads or cores()
@@ -31,7 +30,6 @@ def plan_search(settings: JoinSettings, threads: int | None) -> Plan:
     return Plan(
         rows=max(256, min(MOST_ROWS, budget // 8 // 1024)),
         threads=max(1, min(threads, budget // 4 // GROUP_BYTES)),
-        tree_bytes=budget // 2,
         held_bytes=budget // 4,
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
+from maskwitness.config import JoinSettings
 from maskwitness.kernels import tree as kernels
 from maskwitness.kernels._simd import WIDTH
 from maskwitness.kernels.tree import AXES, LEAF, Leaves, Queries, Rule
@@ -29,11 +30,20 @@ BLOCK = 16_384  # patches that are projected at a time
 
 
 class Memory:
-    """Arrays in memory as long as a budget lasts, then in files that vanish with the process."""
+    """Arrays in memory as long as a budget lasts, then in files that vanish with the process.
+
+    The system keeps such files in memory as long as there is room, and takes it back when there is
+    none.
+    """
 
     def __init__(self, budget_bytes: int, folder: Path | None = None) -> None:
         self._left = budget_bytes
         self._folder = folder
+
+    @classmethod
+    def of(cls, settings: JoinSettings, folder: Path | None = None) -> "Memory":
+        """Return the memory for a bank and its tree: half of what the join may hold."""
+        return cls(settings.memory_mb * 2**20 // 2, folder)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an array whose values are arbitrary."""
@@ -104,7 +114,13 @@ def grow(bank: Bank, memory: Memory, threads: int = 1, ordered: bool = True) -> 
         elif ordered:
             kernels.cut_into_leaves(coords, order)
         leaves = _empty_leaves(bank, patch[order], directions, memory)
-        kernels.fill_leaves(coords, order, leaves.coords, leaves.low, leaves.high)
+
+        def fill_block(first: int) -> None:
+            boxes = leaves.coords, leaves.low, leaves.high
+            end = min(first + BLOCK // LEAF, len(leaves.coords))
+            kernels.fill_leaves(coords, order, *boxes, first, end)
+
+        list(pool.map(fill_block, range(0, len(leaves.coords), BLOCK // LEAF)))
         if in_place:
             leaves = leaves._replace(code=images)
         else:

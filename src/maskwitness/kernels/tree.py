@@ -175,9 +175,11 @@ def fill_leaves(
     leaf_coords: Float32[np.ndarray, "leaves axes leaf"],
     low: Float32[np.ndarray, "axes leaves"],
     high: Float32[np.ndarray, "axes leaves"],
+    first: int,
+    end: int,
 ) -> None:
-    """Write the points of each leaf axis by axis, and the box around them."""
-    for leaf in range(len(leaf_coords)):
+    """Write the points of the leaves ``first … end - 1`` axis by axis, and the box around them."""
+    for leaf in range(first, end):
         a = leaf * LEAF
         b = min(a + LEAF, len(order))
         for axis in range(AXES):

@@ -28,7 +28,7 @@ from maskwitness.io.naming import derive_names, safe_name
 from maskwitness.io.store import FORMAT, PairWriter, PatchWriter, RunFolder
 from maskwitness.io.tables import read_table, write_table
 from maskwitness.io.volumes import file_digest, read_scan, write_volume
-from maskwitness.join import Device, range_pairs
+from maskwitness.join import Device, Memory, range_pairs
 from maskwitness.pipeline import describe, judge, mask_areas, positions_um
 from maskwitness.records import Bank, Description, Scan, Scores
 from maskwitness.residuals import bin_edges, score_patches
@@ -141,10 +141,12 @@ class _Check:
     device: Device
     progress: Callable[[str, int, int], None]
     config: Config = field(init=False)
+    memory: Memory = field(init=False)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.config = self.run.config
+        self.memory = Memory.of(self.config.join, self.folder.root)
 
     def write(self) -> None:
         """Write all files of the check, check.json last."""
@@ -212,7 +214,7 @@ class _Check:
 
     def _bank(self, excluded: list[dict[str, Any]]) -> Bank:
         self.progress("bank", 0, 1)
-        bank = read_bank(self.run.folder, self.config)
+        bank = read_bank(self.run.folder, self.config, self.memory)
         if excluded:
             own = read_table(self.run.folder.path("patches.parquet"), ["scan"])["scan"].to_numpy()
             others = ~np.isin(own, [scan["scan"] for scan in excluded])
@@ -231,12 +233,10 @@ class _Check:
         )
         settings = self.config
         edges = bin_edges(settings.join.epsilon, settings.patches.size, settings.residuals.bins)
-        baseline, area, blocks = self.run.baseline, mask_areas(bank), []
+        baseline, area, blocks = self.run.baseline, mask_areas(bank.mask), []
         writer = PairWriter(self.folder.path("pairs.zarr"), points)
         self.progress("pairs", 0, points)
-        found = range_pairs(
-            bank, settings.join, queries, device=self.device, scratch=self.folder.root
-        )
+        found = range_pairs(bank, settings.join, queries, device=self.device, memory=self.memory)
         for pairs in found:
             writer.append(pairs)
             blocks.append(score_patches(pairs, baseline, edges, patches.has_image, area))

@@ -12,19 +12,20 @@ from maskwitness.config import Config
 from maskwitness.findings import Evidence, find_runs, is_bad, kind_of
 from maskwitness.io.store import RunFolder, pair_blocks, read_whole
 from maskwitness.io.tables import BASELINE, FINDINGS, SCORES, read_table, table_of, write_table
+from maskwitness.join import Memory
 from maskwitness.pipeline import groups, mask_areas, positions_um
 from maskwitness.records import Bank, Baseline, Finding, Scores
 from maskwitness.residuals import bin_edges, fit_baseline, score_patches
 
 
-def read_bank(folder: RunFolder, config: Config) -> Bank:
-    """Return the patches of a run as the join wants them."""
+def read_bank(folder: RunFolder, config: Config, memory: Memory) -> Bank:
+    """Return the patches of a run as the join wants them, in memory as far as that goes."""
     table = read_table(folder.path("patches.parquet"), ["scan", "branch", "arc_mm", "has_image"])
     arrays = folder.path("patches.zarr")
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return Bank(
-        image=read_whole(arrays, "image"),
-        mask=read_whole(arrays, "mask"),
+        image=read_whole(arrays, "image", memory.empty),
+        mask=read_whole(arrays, "mask", memory.empty),
         has_image=columns["has_image"],
         group=groups(columns["scan"], columns["branch"], config.join.testify),
         position_um=positions_um(columns["arc_mm"]),
@@ -35,18 +36,18 @@ def write_scores(
     folder: RunFolder, config: Config, on_patch: Callable[[int, int], None]
 ) -> Mapping[str, Any]:
     """Write baseline.parquet, scores.parquet and findings.parquet; return their summary."""
-    bank = read_bank(folder, config)
-    size = bank.image.shape[1]
+    size = config.patches.size
     store = folder.path("pairs.zarr")
     baseline = fit_baseline(pair_blocks(store), config.join.epsilon, size, config.residuals)
     write_table(folder.path("baseline.parquet"), _baseline_table(baseline))
     edges = bin_edges(config.join.epsilon, size, config.residuals.bins)
-    area = mask_areas(bank)
+    area = mask_areas(read_whole(folder.path("patches.zarr"), "mask"))
+    patches = read_table(folder.path("patches.parquet"))
+    has_image = patches["has_image"].to_numpy()
     blocks = []
     for pairs in pair_blocks(store):
-        blocks.append(score_patches(pairs, baseline, edges, bank.has_image, area))
+        blocks.append(score_patches(pairs, baseline, edges, has_image, area))
         on_patch(pairs.first + len(pairs.offset) - 1, len(area))
-    patches = read_table(folder.path("patches.parquet"))
     return write_judgement(folder, patches, blocks, config)
 
 

@@ -23,7 +23,7 @@ from maskwitness.io.datasets import Case, Dataset, find_cases, find_cases_in
 from maskwitness.io.store import FORMAT, Lock, PairWriter, RunFolder, is_run
 from maskwitness.io.tables import SCANS, read_table, table_of, write_table
 from maskwitness.io.volumes import write_volume
-from maskwitness.join import Device, range_pairs
+from maskwitness.join import Device, Memory, range_pairs
 from maskwitness.join.plan import cores
 from maskwitness.quality import paint_quality
 from maskwitness.run.extract import (
@@ -303,7 +303,8 @@ class _Audit:
         }
 
     def _pairs(self) -> Mapping[str, Any]:
-        bank = read_bank(self.folder, self.config)
+        memory = Memory.of(self.config.join, self.folder.work)
+        bank = read_bank(self.folder, self.config, memory)
         store = self.folder.fresh("pairs.zarr")
         writer = PairWriter(store, len(bank.image))
         found = range_pairs(
@@ -311,7 +312,7 @@ class _Audit:
             self.config.join,
             device=self.device,
             threads=self.workers,
-            scratch=self.folder.work,
+            memory=memory,
         )
         for pairs in found:
             writer.append(pairs)
