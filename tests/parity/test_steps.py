@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskwitness import reference
+from maskwitness import join, reference
 from maskwitness.centreline import prune_triangles, thin, trace_graph
 from maskwitness.config import JoinSettings, PatchSettings, QualitySettings, ResidualSettings
 from maskwitness.frames import transport_frames
-from maskwitness.join import range_pairs
+from maskwitness.join import Memory, plan, range_pairs
 from maskwitness.patches import sample_patches
 from maskwitness.quality import paint_quality
 from maskwitness.records import Bank, Scan, Volume
@@ -129,6 +129,37 @@ def bank_with_ties(seed: int, patches: int = 60, size: int = 8) -> Bank:
         group=rng.integers(0, 4, patches),
         position_um=rng.integers(0, 20_000, patches),
     )
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    patches=st.integers(257, 600),  # more than a leaf, so that some are ruled out unseen
+    k=st.sampled_from([0, 5, 700]),
+    testify=st.sampled_from(["any", "other_stretch", "other_scan"]),
+    rows=st.integers(1, 600),
+    threads=st.integers(1, 4),
+    held=st.integers(1, 20_000),
+)
+def test_neither_blocks_nor_threads_nor_memory_change_the_pairs(
+    seed, patches, k, testify, rows, threads, held
+):
+    bank = bank_with_ties(seed, patches)
+    settled = JoinSettings(epsilon=0.01, k=k, testify=testify)
+
+    def smaller(given_settings, _threads):
+        made = plan.plan_search(given_settings, threads)
+        return dataclasses.replace(made, rows=rows, threads=threads, held_bytes=held * plan.PAIR_BYTES)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "plan_search", smaller)
+        found = list(range_pairs(bank, settled, memory=Memory(seed % 2 * 2**30)))
+    slow = reference.witnesses(bank, settled, 8)
+    for name in ("witness", "dist2", "intersection", "union"):
+        fast = np.concatenate([getattr(block, name) for block in found])
+        np.testing.assert_array_equal(fast, getattr(slow, name))
+    sizes = np.concatenate([np.diff(block.offset) for block in found])
+    np.testing.assert_array_equal(sizes, np.diff(slow.offset))
 
 
 @settings(max_examples=40, deadline=None)

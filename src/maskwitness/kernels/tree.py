@@ -272,15 +272,15 @@ def _search_leaf(
                 place = leaf * LEAF + block * 64 + lowest_bit(word)
                 word &= word - np.uint64(1)
                 compared += 1
+                dist2 = np.int64(dist2_of_rows(queries.code, q, code, place))
+                if dist2 >= limit:
+                    continue
                 patch = leaves.patch[place]
-                if patch == queries.patch[q]:
+                key = (dist2 << CODE_BITS) | np.int64(patch)
+                if key >= farthest[q] or patch == queries.patch[q]:
                     continue
                 same = group[place] == queries.group[q]
                 if same and abs(position_um[place] - queries.position_um[q]) <= reach_um:
-                    continue
-                dist2 = np.int64(dist2_of_rows(queries.code, q, code, place))
-                key = (dist2 << CODE_BITS) | np.int64(patch)
-                if dist2 >= limit or key >= farthest[q]:
                     continue
                 if size[q] < keys.shape[1]:
                     keys[q, size[q]] = key
