@@ -106,7 +106,10 @@ def faiss_nearest(bank: Bank, queries: Bank | None, question: Question) -> Found
         first, end = np.searchsorted(asking.group, [group, group + 1])
         own, after = np.searchsorted(bank.group, [group, group + 1])
         sides = [
-            (side, faiss.knn(wanted[first:end], points[side:stop], min(question.k, stop - side)))
+            (
+                side,
+                faiss.knn(wanted[first:end], points[side:stop], int(min(question.k, stop - side))),
+            )
             for side, stop in ((0, own), (after, len(points)))
             if stop > side
         ]
