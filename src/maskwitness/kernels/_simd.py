@@ -18,6 +18,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 WIDTH = 32  # bytes a step: rows are filled up with zeros to a multiple of it
+FIRST = 4  # axes that are looked at before the others
 LANES = 64  # points whose sums are kept at once, and bits of a word
 BYTE, SHORT, INT, LONG, FLOAT = (
     ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -101,20 +102,30 @@ def _near_bits(
             everywhere = ir.Constant(ir.VectorType(INT, LANES), None)
             return builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), everywhere)
 
-        limits, any_near = splat(values[4]), zero
-        for block in range(leaf // LANES):
-            sums = ir.Constant(lanes, None)
-            for axis in range(axes):
+        def add(sums: Any, block: int, which: range) -> Any:
+            for axis in which:
                 place = builder.gep(start, [ir.Constant(LONG, axis * leaf + block * LANES)])
                 here = builder.load(builder.gep(point, [ir.Constant(LONG, axis)]))
                 gap = builder.fsub(_load(builder, place, lanes), splat(here))
                 # A fused sum is rounded once less: within the margin of the bound.
                 square = builder.fmul(gap, gap, flags=("contract",))
                 sums = builder.fadd(sums, square, flags=("contract",))
+            return sums
+
+        limits = splat(values[4])
+        any_near = cgutils.alloca_once_value(builder, zero)
+        builder.store(zero, any_near)
+        for block in range(leaf // LANES):
+            # The first axes vary most: mostly they tell that none of the block is near.
+            sums = add(ir.Constant(lanes, None), block, range(FIRST))
             word = builder.bitcast(builder.fcmp_ordered("<", sums, limits), LONG)
             builder.store(word, builder.gep(out, [ir.Constant(LONG, block)]))
-            any_near = builder.or_(any_near, word)
-        return any_near
+            with builder.if_then(builder.icmp_unsigned("!=", word, zero)):
+                sums = add(sums, block, range(FIRST, axes))
+                word = builder.bitcast(builder.fcmp_ordered("<", sums, limits), LONG)
+                builder.store(word, builder.gep(out, [ir.Constant(LONG, block)]))
+                builder.store(builder.or_(builder.load(any_near), word), any_near)
+        return builder.load(any_near)
 
     return signature, generate
 

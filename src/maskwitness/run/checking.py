@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -150,12 +151,15 @@ class _Check:
 
     def write(self) -> None:
         """Write all files of the check, check.json last."""
-        with self._timed("describe"):
-            scan, description = self._describe()
-            facts = self._facts(scan)
-        with self._timed("read"):
-            excluded = self._same_scans(facts)
-            bank = self._bank(excluded)
+        with ThreadPoolExecutor(1) as aside:
+            # The run's patches are read while the scan is described.
+            reading = aside.submit(read_bank, self.run.folder, self.config, self.memory)
+            with self._timed("describe"):
+                scan, description = self._describe()
+                facts = self._facts(scan)
+            with self._timed("read"):
+                excluded = self._same_scans(facts)
+                bank = self._bank(reading, excluded)
         with self._timed("search"):
             pairs, blocks = self._compare(description, bank)
         with self._timed("write"):
@@ -212,9 +216,9 @@ class _Check:
                 found.append({"scan": row["scan"], "name": row["name"], "because": because[0]})
         return found
 
-    def _bank(self, excluded: list[dict[str, Any]]) -> Bank:
+    def _bank(self, reading: "Future[Bank]", excluded: list[dict[str, Any]]) -> Bank:
         self.progress("bank", 0, 1)
-        bank = read_bank(self.run.folder, self.config, self.memory)
+        bank = reading.result()
         if excluded:
             own = read_table(self.run.folder.path("patches.parquet"), ["scan"])["scan"].to_numpy()
             others = ~np.isin(own, [scan["scan"] for scan in excluded])
