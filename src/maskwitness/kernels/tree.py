@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32, Int64, UInt8
 
-from maskwitness.kernels._jit import kernel, small_kernel
+from maskwitness.kernels._jit import kernel, small_kernel, unordered_kernel
 from maskwitness.kernels._simd import dist2_of_rows, lowest_bit, near_bits
 
 LEAF = 256  # points a leaf: their codes fit in a second-level cache
@@ -139,33 +139,27 @@ def gather(
         code[r, len(samples) :] = 0
 
 
-@kernel
+@unordered_kernel
 def project(
     code: UInt8[np.ndarray, "patches padded"],
     directions: Float32[np.ndarray, "padded axes"],
     coords: Float32[np.ndarray, "patches axes"],
 ) -> None:
-    """Write the coordinates of patches: float32 sums, whose error ``margins`` bounds.
+    """Write the coordinates of patches: float32 sums, in whatever order is fast.
 
-    Four patches at a time, so that one sum need not wait for the other.
+    ``margins`` bounds the error of any order.
     """
     middle = np.float32(128)  # around it the values, and with them the rounding, are half as large
-    sums = np.empty((4, AXES), np.float32)
-    for first in range(0, len(code), 4):
-        last = len(code) - 1
-        a, b, c, d = first, min(first + 1, last), min(first + 2, last), min(first + 3, last)
-        sums[:] = 0
-        for s in range(code.shape[1]):
-            p, q = np.float32(code[a, s]) - middle, np.float32(code[b, s]) - middle
-            v, w = np.float32(code[c, s]) - middle, np.float32(code[d, s]) - middle
-            for axis in range(AXES):
-                sums[0, axis] += p * directions[s, axis]
-                sums[1, axis] += q * directions[s, axis]
-                sums[2, axis] += v * directions[s, axis]
-                sums[3, axis] += w * directions[s, axis]
-        for n in range(min(4, len(code) - first)):
-            for axis in range(AXES):
-                coords[first + n, axis] = sums[n, axis]
+    axes = np.ascontiguousarray(directions.T)
+    values = np.empty(code.shape[1], np.float32)
+    for r in range(len(code)):
+        for s in range(len(values)):
+            values[s] = np.float32(code[r, s]) - middle
+        for axis in range(AXES):
+            total = np.float32(0)
+            for s in range(len(values)):
+                total += values[s] * axes[axis, s]
+            coords[r, axis] = total
 
 
 @kernel
