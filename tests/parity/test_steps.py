@@ -149,7 +149,9 @@ def test_neither_blocks_nor_threads_nor_memory_change_the_pairs(
 
     def smaller(given_settings, _threads):
         made = plan.plan_search(given_settings, threads)
-        return dataclasses.replace(made, rows=rows, threads=threads, held_bytes=held * plan.PAIR_BYTES)
+        return dataclasses.replace(
+            made, rows=rows, threads=threads, held_bytes=held * plan.PAIR_BYTES
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "plan_search", smaller)

@@ -209,6 +209,17 @@ class TestWithoutCard:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 0))
         assert join.why_no_device() == "the CUDA device is of generation 7.0; 7.5 is the least"
 
+    def test_without_a_compiler_none_is_used(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CC", raising=False)
+        assert join.why_no_device() == (
+            "Triton needs a C compiler, cc, gcc or clang, and finds none"
+        )
+        monkeypatch.setenv("CC", "/opt/cc")
+        assert join.why_no_device() == ""
+
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -6,7 +6,7 @@ buffers are small and a thread's own; only the finished pairs of one block are h
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,6 +92,7 @@ class Searcher:
         finally:
             for task in tasks:
                 task.cancel()
+            wait(tasks)  # what runs on would count into the next block
         return _as_pairs(block, parts)
 
     def _search(self, rows: Int64[np.ndarray, " rows"], asked: Queries) -> list[Part]:

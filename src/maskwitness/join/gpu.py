@@ -7,6 +7,8 @@ sorted by row, distance and number, and cut to the k nearest. A block whose hits
 halved, so a small card needs more blocks and nothing else; a bank that does not fit comes in slabs.
 """
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -49,6 +51,8 @@ def why_not() -> str:
     major, minor = torch.cuda.get_device_capability()
     if (major, minor) < (7, 5):
         return f"the CUDA device is of generation {major}.{minor}; 7.5 is the least"
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "Triton needs a C compiler, cc, gcc or clang, and finds none"
     return ""
 
 
