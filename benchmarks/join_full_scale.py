@@ -79,9 +79,7 @@ def in_files(bank: Bank, memory: join.Memory) -> Bank:
     )
 
 
-def search_all(bank: Bank, settings: JoinSettings, folder: Path) -> None:
-    memory = join.Memory.of(settings, folder)
-    bank = in_files(bank, memory)
+def search_all(bank: Bank, settings: JoinSettings, memory: join.Memory) -> None:
     with Anonymous() as watched:
         begun = time.perf_counter()
         pairs = sum(len(block.witness) for block in join.range_pairs(bank, settings, memory=memory))
@@ -123,7 +121,10 @@ def main() -> None:
     if asked.nearest:
         search_nearest(bank, asked.nearest, asked.folder)
     else:
-        search_all(bank, JoinSettings(epsilon=asked.epsilon), asked.folder)
+        settings = JoinSettings(epsilon=asked.epsilon)
+        memory = join.Memory.of(settings, asked.folder)
+        bank = in_files(bank, memory)  # the first one goes
+        search_all(bank, settings, memory)
 
 
 if __name__ == "__main__":
