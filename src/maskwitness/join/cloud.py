@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from maskwitness.join.gpu_kernels import STEP, TILE
 from maskwitness.join.tree import margins, principal_directions
@@ -16,7 +17,6 @@ from maskwitness.kernels.tree import AXES
 from maskwitness.patches import circle
 from maskwitness.records import Bank
 
-Tensor = torch.Tensor
 DEVICE = "cuda"  # the tests' interpreter works on the processor
 UPLOAD = 2**17  # patches that go to the device at a time
 FEW_NODES = 64  # of a tree: so many are looked at one by one

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from maskwitness.join import cloud
 from maskwitness.join.cloud import Cloud, Frame, cloud_of, frame_of, words_of
@@ -21,7 +22,6 @@ from maskwitness.join.gpu_kernels import PAIRS, STEP, TILE, count_overlaps, find
 from maskwitness.kernels.tree import AXES, CODE_BITS
 from maskwitness.records import Bank, Pairs
 
-Tensor = torch.Tensor
 MOST_ROWS = 2**18  # a block: in a larger one, neighbours in the sorted order are nearer
 LEAST_ROWS = 2**10
 HIT_BYTES = 64  # of a hit: its key, its row, and what sorting takes
