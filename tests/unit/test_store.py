@@ -168,9 +168,9 @@ class TestPatches:
     def test_an_array_that_was_written_otherwise_is_left_to_zarr(self, tmp_path):
         group = zarr.open_group(tmp_path, mode="w")
         image = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
-        made = group.create_array("image", shape=image.shape, dtype="uint8", chunks=(4, 2, 4))
-        made[:] = image
-        group.create_array("wide", data=image.astype(np.int32), chunks=(4, 4, 4))
+        for name, dtype, chunks in (("image", "uint8", (4, 2, 4)), ("wide", "int32", (4, 4, 4))):
+            made = group.create_array(name, shape=image.shape, dtype=dtype, chunks=chunks)
+            made[:] = image
         np.testing.assert_array_equal(read_whole(tmp_path, "image"), image)
         np.testing.assert_array_equal(read_whole(tmp_path, "wide"), image)
         group.create_group("inner")
