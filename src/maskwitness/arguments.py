@@ -1,6 +1,8 @@
 """Options that several commands take, and what is made of what the user gave them."""
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -72,3 +74,11 @@ def free_place(output: Path) -> Path:
         number += 1
         place = output.with_name(f"{output.name}-{number}")
     return place
+
+
+def answer(as_json: bool, facts: dict[str, Any], show: Callable[[], None]) -> None:
+    """Print what came out: one JSON object, or tables for people."""
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+    else:
+        show()

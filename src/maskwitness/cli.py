@@ -1,6 +1,5 @@
 """The command line: parse, call, print. Everything heavy is imported inside the commands."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from maskwitness.arguments import (
     Preset,
     Settings,
     Workers,
+    answer,
     config_of,
     explain_device,
     free_place,
@@ -172,7 +172,7 @@ def audit(
             progress=note,
         )
     facts = {**screen.audit_facts(run), "stages_done": sorted(worked)}
-    _answer(json_, facts, lambda: screen.show_audit(run, nothing_done=not worked))
+    answer(json_, facts, lambda: screen.show_audit(run, nothing_done=not worked))
     if not run.summary["scans_audited"]:
         raise typer.Exit(1)
 
@@ -199,7 +199,7 @@ def check(
         done = check_scan(
             run, image=image, mask=mask, output=output, device=device, redo=redo, progress=tell
         )
-    _answer(json_, screen.check_facts(done), lambda: screen.show_check(done))
+    answer(json_, screen.check_facts(done), lambda: screen.show_check(done))
 
 
 @app.command()
@@ -215,7 +215,7 @@ def info(
     from maskwitness.run import open_run
 
     opened = open_run(run)
-    _answer(json_, screen.info_facts(opened), lambda: screen.show_info(opened))
+    answer(json_, screen.info_facts(opened), lambda: screen.show_info(opened))
 
 
 @app.command()
@@ -254,7 +254,7 @@ def phantom(
     }
     with screen.progress() as tell:
         _write_phantom(out, values, workers, tell)
-    _answer(
+    answer(
         json_,
         {"phantom": str(out), **values},
         lambda: screen.show_phantom(out, DEMO["join"]["epsilon"]),
@@ -276,7 +276,7 @@ def judge(
 
     opened = open_run(run)
     judgement = _judge(opened, truth)
-    _answer(json_, judgement.to_dict(), lambda: screen.show_judgement(judgement))
+    answer(json_, judgement.to_dict(), lambda: screen.show_judgement(judgement))
 
 
 @app.command()
@@ -310,7 +310,7 @@ def demo(
         judgement = _judge(run, data)
         tell("judge", 1, 1)
     facts = {**screen.audit_facts(run), "judgement": judgement.to_dict(), "data": str(data)}
-    _answer(json_, facts, lambda: screen.show_demo(run, judgement, data))
+    answer(json_, facts, lambda: screen.show_demo(run, judgement, data))
 
 
 def _write_phantom(out: Path, values: dict[str, Any], workers: int | None, tell: Any) -> None:
@@ -333,10 +333,3 @@ def _judge(run: Any, truth: Path) -> Any:
     points = {name: scores[name].to_numpy() for name in ("scan", "x_mm", "y_mm", "z_mm", "score")}
     findings = findings_of(run.findings.to_pylist(), points)
     return judge_run(points, findings, run.quality, truth, run.config.quality)
-
-
-def _answer(as_json: bool, facts: dict[str, Any], show: Any) -> None:
-    if as_json:
-        print(json.dumps(facts, ensure_ascii=False))
-    else:
-        show()

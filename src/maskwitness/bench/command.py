@@ -1,14 +1,12 @@
 """``maskwitness bench``: parse, call, print. Everything heavy is imported inside the commands."""
 
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from maskwitness.arguments import Json
+from maskwitness.arguments import Json, answer
 from maskwitness.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
@@ -56,7 +54,7 @@ def scan(repeats: Repeats = 3, json_: Json = False) -> None:
     from maskwitness.bench.scan import bench_scan
 
     result = bench_scan(repeats)
-    _answer(json_, result, lambda: screen.show_bench(result))
+    answer(json_, result, lambda: screen.show_bench(result))
 
 
 @app.command()
@@ -73,7 +71,7 @@ def thinning(
     from maskwitness.bench.scan import bench_thinning
 
     result = bench_thinning(repeats, mask)
-    _answer(json_, result, lambda: screen.show_bench(result))
+    answer(json_, result, lambda: screen.show_bench(result))
 
 
 @app.command()
@@ -142,7 +140,7 @@ def _contest(name: str, output: Path | None, as_json: bool, values: dict[str, An
     result = run(contest, _tell)
     if output is not None:
         result["notes"].append(tables.write_contest(output, result))
-    _answer(as_json, result, lambda: tables.show_contest(result))
+    answer(as_json, result, lambda: tables.show_contest(result))
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -172,10 +170,3 @@ def _tell(text: str) -> None:
     # Only to somebody who watches.
     if sys.stderr.isatty():
         typer.echo(text, err=True)
-
-
-def _answer(as_json: bool, facts: dict[str, Any], show: Callable[[], None]) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
-    else:
-        show()

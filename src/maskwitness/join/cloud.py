@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskwitness.join.gpu_kernels import STEP, TILE
-from maskwitness.join.tree import margins, principal_directions
+from maskwitness.join.tree import margins, principal_directions, words
 from maskwitness.kernels.tree import AXES
 from maskwitness.patches import circle
 from maskwitness.records import Bank
@@ -158,9 +158,7 @@ def _norm(code: Tensor) -> Tensor:
 
 def words_of(mask: np.ndarray) -> Tensor:
     """Return packed masks as words of 32 bits, filled up with zeros."""
-    spare = -mask.shape[1] % 4
-    whole = np.pad(mask, ((0, 0), (0, spare))) if spare else np.ascontiguousarray(mask)
-    return upload(whole.view(np.int32))
+    return upload(words(mask, np.int32))
 
 
 def upload(array: np.ndarray) -> Tensor:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt8, UInt16, UInt64
+from jaxtyping import Int32, Int64, UInt16, UInt64
 
 from maskwitness.join.plan import GROUP_BYTES, PAIR_BYTES, Plan
-from maskwitness.join.tree import Tree
+from maskwitness.join.tree import Tree, words
 from maskwitness.kernels.pairs import write_pairs
 from maskwitness.kernels.tree import (
     LEAF,
@@ -59,7 +59,7 @@ class Searcher:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.masks = words(self.bank.mask)
+        self.masks = words(self.bank.mask, np.uint64)
         k = self.rule.k
         self._room = min(len(self.bank.image), 2 * k) if k > 0 else 1024
 
@@ -132,16 +132,9 @@ class Searcher:
             intersection=np.empty(pairs, np.uint16),
             union=np.empty(pairs, np.uint16),
         )
-        own = words(self.queries.mask[rows])
+        own = words(self.queries.mask[rows], np.uint64)
         write_pairs(found.keys, found.size, own, self.masks, *part[2:])
         return part
-
-
-def words(mask: UInt8[np.ndarray, "patches bytes"]) -> UInt64[np.ndarray, "patches words"]:
-    """Return packed masks as words of 64 bits, filled up with zeros."""
-    spare = -mask.shape[1] % 8
-    padded = np.pad(mask, ((0, 0), (0, spare))) if spare else np.ascontiguousarray(mask)
-    return padded.view(np.uint64)
 
 
 def _sort_rows(found: Found, k: int) -> None:

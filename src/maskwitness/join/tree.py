@@ -164,6 +164,13 @@ def gather(
     return code
 
 
+def words(mask: UInt8[np.ndarray, "patches bytes"], word: type[np.integer[Any]]) -> np.ndarray:
+    """Return packed masks as whole words of a kind, filled up with zeros."""
+    spare = -mask.shape[1] % np.dtype(word).itemsize
+    padded = np.pad(mask, ((0, 0), (0, spare))) if spare else np.ascontiguousarray(mask)
+    return padded.view(word)
+
+
 def principal_directions(
     images: UInt8[np.ndarray, "patches all"],
     patch: Int64[np.ndarray, " some"],

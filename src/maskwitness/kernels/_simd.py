@@ -18,6 +18,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 WIDTH = 32  # bytes a step: rows are filled up with zeros to a multiple of it
+LEAF = 256  # points a leaf: their codes fit in a second-level cache
+AXES = 16  # directions of a projection; constants, so that the compiler unrolls over them
 FIRST = 4  # axes that are looked at before the others
 LANES = 64  # points whose sums are kept at once, and bits of a word
 BYTE, SHORT, INT, LONG, FLOAT = (
@@ -88,7 +90,6 @@ def _near_bits(
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         # The leaf is axes × 256 floats that follow each other; axes and blocks are unrolled.
-        axes, leaf = 16, 256
         lanes, zero = ir.VectorType(FLOAT, LANES), ir.Constant(LONG, 0)
         kinds = signature.args
         start, _ = _place(context, builder, kinds[0], values[0], [values[1], zero, zero], FLOAT)
@@ -104,7 +105,7 @@ def _near_bits(
 
         def add(sums: Any, block: int, which: range) -> Any:
             for axis in which:
-                place = builder.gep(start, [ir.Constant(LONG, axis * leaf + block * LANES)])
+                place = builder.gep(start, [ir.Constant(LONG, axis * LEAF + block * LANES)])
                 here = builder.load(builder.gep(point, [ir.Constant(LONG, axis)]))
                 gap = builder.fsub(_load(builder, place, lanes), splat(here))
                 # A fused sum is rounded once less: within the margin of the bound.
@@ -115,13 +116,13 @@ def _near_bits(
         limits = splat(values[4])
         any_near = cgutils.alloca_once_value(builder, zero)
         builder.store(zero, any_near)
-        for block in range(leaf // LANES):
+        for block in range(LEAF // LANES):
             # The first axes vary most: mostly they tell that none of the block is near.
             sums = add(ir.Constant(lanes, None), block, range(FIRST))
             word = builder.bitcast(builder.fcmp_ordered("<", sums, limits), LONG)
             builder.store(word, builder.gep(out, [ir.Constant(LONG, block)]))
             with builder.if_then(builder.icmp_unsigned("!=", word, zero)):
-                sums = add(sums, block, range(FIRST, axes))
+                sums = add(sums, block, range(FIRST, AXES))
                 word = builder.bitcast(builder.fcmp_ordered("<", sums, limits), LONG)
                 builder.store(word, builder.gep(out, [ir.Constant(LONG, block)]))
                 builder.store(builder.or_(builder.load(any_near), word), any_near)

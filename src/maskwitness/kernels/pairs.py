@@ -4,8 +4,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt16, UInt64
 
 from maskwitness.kernels._jit import kernel, small_kernel
-
-CODE_BITS = 31  # of a key, dist2 · 2³¹ + patch: its low bits
+from maskwitness.kernels.tree import CODE_BITS
 
 
 @kernel

@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64, UInt8
 
 from maskwitness.kernels._jit import kernel, small_kernel, unordered_kernel
+from maskwitness.kernels._simd import AXES as AXES  # noqa: PLC0414 - others know it from here
+from maskwitness.kernels._simd import LEAF as LEAF  # noqa: PLC0414
 from maskwitness.kernels._simd import dist2_of_rows, lowest_bit, near_bits
 
-LEAF = 256  # points a leaf: their codes fit in a second-level cache
-AXES = 16  # directions of a projection; a constant, so that the compiler unrolls over them
 NONE = np.int64(2**62)  # a key that is larger than every key
 
 CODE_BITS = 31  # of a key: its low bits are the patch, its high bits the distance

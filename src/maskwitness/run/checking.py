@@ -9,11 +9,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from maskwitness.residuals import bin_edges, score_patches
 from maskwitness.run.extract import patch_table
 from maskwitness.run.opened import CHECK, Check, Run, open_check, open_run, run_identity
 from maskwitness.run.scoring import read_bank, write_judgement
+from maskwitness.run.stages import Progress, now, silent, version
 
 NO_SCAN = -1  # number of the scan, and group of its patches: one that no scan of a run has
 SAME = (
@@ -43,10 +43,6 @@ SAME = (
     ("mask_sha256", "the same mask"),
     ("name", "the same name"),
 )
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    pass
 
 
 def check(
@@ -57,7 +53,7 @@ def check(
     output: str | Path,
     device: Device = "auto",
     redo: bool = False,
-    progress: Callable[[str, int, int], None] = _silent,
+    progress: Progress = silent,
 ) -> Check:
     """Check one new scan against a finished run and return the opened check.
 
@@ -140,7 +136,7 @@ class _Check:
     case: Case
     folder: RunFolder
     device: Device
-    progress: Callable[[str, int, int], None]
+    progress: Progress
     config: Config = field(init=False)
     memory: Memory = field(init=False)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -167,8 +163,8 @@ class _Check:
             summary = self._judge(scan, description, blocks, limit)
         state = {
             "format": FORMAT,
-            "maskwitness": _version(),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "maskwitness": version(),
+            "created": now(),
             "run": run_identity(self.run),
             "scan": facts,
             "excluded": excluded,
@@ -271,9 +267,3 @@ class _Check:
         self.progress("quality", 1, 1)
         wide = graph.radius_mm * 2 > self.config.patches.extent_mm
         return {**summary, "wider_than_patch": int(wide.sum())}
-
-
-def _version() -> str:
-    from maskwitness import __version__
-
-    return __version__

@@ -67,8 +67,8 @@ WIDE = 0.995  # of the points are no wider than what the summary calls wide_mm
 Progress = Callable[[str, int, int], None]
 
 
-def _silent(stage: str, done: int, total: int) -> None:
-    pass
+def silent(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def audit(  # noqa: PLR0913 - all but two by name
@@ -81,7 +81,7 @@ def audit(  # noqa: PLR0913 - all but two by name
     workers: int | None = None,
     device: Device = "auto",
     redo: bool = False,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Run:
     """Audit a data set into a run directory and return the opened run.
 
@@ -160,8 +160,8 @@ class _Audit:
         elif scans:
             self._follow(scans, reasons)
         self.state = {
-            "maskwitness": self.state.get("maskwitness", _version()),
-            "created": self.state.get("created", _now()),
+            "maskwitness": self.state.get("maskwitness", version()),
+            "created": self.state.get("created", now()),
             "config": as_dict(self.config),
             "config_digest": self.config.digest(),
             "dataset": self.state.get("dataset", {}),
@@ -242,7 +242,7 @@ class _Audit:
         if stage != "patches" or self.state["summary"]["scans_audited"]:
             seconds = round(time.monotonic() - begun, 3)
             self.state["stages"][stage] = {
-                "key": self._key(stage), "finished": _now(), "seconds": seconds
+                "key": self._key(stage), "finished": now(), "seconds": seconds
             }  # fmt: skip
         self.folder.write_state(self.state)
 
@@ -252,7 +252,7 @@ class _Audit:
             self.state["stages"].pop(stage, None)
             for count in STAGES[stage].counts:
                 self.state["summary"].pop(count, None)
-        self.state["maskwitness"] = _version()
+        self.state["maskwitness"] = version()
         self.folder.write_state(self.state)
         for stage in names[names.index(first) :]:
             for name in STAGES[stage].files:
@@ -378,11 +378,13 @@ def _without_memory(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "join": join}
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the version of maskwitness."""
     from maskwitness import __version__
 
     return __version__
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time, in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
